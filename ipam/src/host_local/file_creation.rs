@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, linkat, openat, unlinkat};
-use rustix::io::{Errno, write};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, ftruncate, linkat, openat, unlinkat};
+use rustix::io::{Errno, pwrite};
 
-use super::tmpfile_pool::TmpfilePool;
+use super::tmpfile_pool::{Tmpfile, TmpfilePool};
 use super::{boot_label, kill_steps};
 
 /// What became of an attempt to create a file.
@@ -106,10 +106,10 @@ fn create_linked(
     name: &str,
     content: &str,
 ) -> Result<Created, Errno> {
-    let file = tmpfiles.take()?;
+    let file = tmpfiles.take(content.len())?;
     kill_steps::reach("opened");
     // Written before it has a name: nobody ever sees it empty.
-    write_whole(&file, content)?;
+    let file = filled(file, content)?;
     let stat = fstat(&file)?;
     kill_steps::reach("written");
     let linked = match linkat(file.as_fd(), "", dir, name, AtFlags::EMPTY_PATH) {
@@ -130,14 +130,45 @@ fn create_linked(
     }
 }
 
+/// Makes `content` all that a nameless file has.
+fn filled(file: Tmpfile, content: &str) -> Result<OwnedFd, Errno> {
+    let Tmpfile { fd, length } = file;
+    write_whole(&fd, content)?;
+    if length > content.len() {
+        ftruncate(&fd, content.len() as u64)?;
+    }
+    Ok(fd)
+}
+
+/// Writes a file's first bytes.
 fn write_whole(file: &OwnedFd, content: &str) -> Result<(), Errno> {
-    let mut rest = content.as_bytes();
+    let (mut rest, mut at) = (content.as_bytes(), 0);
     while !rest.is_empty() {
-        let written = write(file, rest)?;
+        let written = pwrite(file, rest, at)?;
         rest = rest.get(written..).ok_or(Errno::IO)?;
+        at += written as u64;
         if written == 0 {
             return Err(Errno::NOSPC);
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_content_and_nothing_else_however_long_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        for length in [0, 3, 9, 200] {
+            let name = dir.path().join(length.to_string());
+            fs::write(&name, vec![0; length]).unwrap();
+            let file = Tmpfile { fd: fs::File::options().write(true).open(&name).unwrap().into(), length };
+            drop(filled(file, "container").unwrap());
+            assert_eq!(fs::read_to_string(&name).unwrap(), "container", "{length}");
+        }
+    }
 }

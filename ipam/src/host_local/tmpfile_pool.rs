@@ -3,15 +3,18 @@
 //! Making one costs ext4 50–70 µs, which is most of an allocation; so a thread makes them while nobody waits. The kernel removes
 //! them with the process, since they have no name. The pool never holds more than [`READY`] files of one directory, and none
 //! where inodes are short.
+//!
+//! They are as long as the content that was written last, since a runtime's container ids have one length: to write what takes no more
+//! room costs ext4 3 µs, and the first bytes of a file 10.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fstatvfs, openat};
-use rustix::io::Errno;
+use rustix::io::{Errno, pwrite};
 
 use super::background_thread::Background;
 use super::boot_label;
@@ -22,12 +25,25 @@ const READY: usize = 32;
 /// With fewer free inodes than this no file is kept ready.
 const FREE_INODES: u64 = 4096;
 
+/// No file is longer than that while it is ready, in bytes: a content is a container's id and an interface's name.
+const LONGEST: usize = 256;
+
+/// A nameless file that nothing has been written to yet.
+#[derive(Debug)]
+pub(super) struct Tmpfile {
+    pub(super) fd: OwnedFd,
+    /// How long it is, in bytes; all are zeros.
+    pub(super) length: usize,
+}
+
 /// The files that are ready for one network's directory.
 #[derive(Debug)]
 pub(super) struct TmpfilePool {
     dir: OwnedFd,
     boot_id: Arc<str>,
-    ready: Mutex<Vec<OwnedFd>>,
+    ready: Mutex<Vec<Tmpfile>>,
+    /// The length of the content that was written last.
+    length: AtomicUsize,
     /// The filler has been asked for more, and has not begun yet.
     refill_asked: AtomicBool,
     background: Background,
@@ -40,17 +56,25 @@ impl TmpfilePool {
         boot_id: Arc<str>,
         background: Background,
     ) -> io::Result<Arc<TmpfilePool>> {
-        let (ready, refill_asked) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Arc::new(TmpfilePool { dir: dir.try_clone()?, boot_id, ready, refill_asked, background }))
+        Ok(Arc::new(TmpfilePool {
+            dir: dir.try_clone()?,
+            boot_id,
+            ready: Mutex::default(),
+            length: AtomicUsize::new(0),
+            refill_asked: AtomicBool::new(false),
+            background,
+        }))
     }
 
-    /// A file that is ready, or else one made now. Where few are left, the filler makes more in the background.
-    pub(super) fn take(self: &Arc<TmpfilePool>) -> Result<OwnedFd, Errno> {
+    /// A file that is ready for a content of this length, or else one made now. Where few are left, the filler makes more in the
+    /// background.
+    pub(super) fn take(self: &Arc<TmpfilePool>, length: usize) -> Result<Tmpfile, Errno> {
+        self.length.store(length, Ordering::Relaxed);
         let (taken, left) = {
             let mut ready = self.ready.lock();
             (ready.pop(), ready.len())
         };
-        let file = taken.map_or_else(|| self.make(), Ok)?;
+        let file = taken.map_or_else(|| Ok(Tmpfile { fd: self.make()?, length: 0 }), Ok)?;
         if left < READY / 2 && !self.refill_asked.swap(true, Ordering::AcqRel) {
             self.background.refill(Arc::clone(self));
         }
@@ -73,14 +97,20 @@ impl TmpfilePool {
         let short = fstatvfs(&self.dir).is_ok_and(|fs| fs.f_files > 0 && fs.f_favail < FREE_INODES);
         while !short && self.ready.lock().len() < READY {
             // A refusal here is nobody's error: whoever needs a file makes one himself and gets the kernel's answer.
-            let Ok(file) = self.make() else { return };
-            self.ready.lock().push(file);
+            let Ok(fd) = self.make() else { return };
+            let zeros = [0; LONGEST];
+            let zeros = zeros.get(..self.length.load(Ordering::Relaxed)).unwrap_or_default();
+            // A file that could not be made longer, as on a full disk, is as good as before.
+            let length = pwrite(&fd, zeros, 0).unwrap_or_default();
+            self.ready.lock().push(Tmpfile { fd, length });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -89,13 +119,26 @@ mod tests {
         let fd: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
         let pool =
             TmpfilePool::new(&fd, "boot".into(), Background::start(Box::new(|| false)).unwrap()).unwrap();
-        let taken: Vec<OwnedFd> = (0..3 * READY).map(|_| pool.take().unwrap()).collect();
+        let taken: Vec<Tmpfile> = (0..3 * READY).map(|_| pool.take(70).unwrap()).collect();
         assert_eq!(taken.len(), 3 * READY);
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while pool.ready.lock().len() < READY / 2 {
             assert!(std::time::Instant::now() < until);
             std::thread::yield_now();
         }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+    #[test]
+    fn files_are_as_long_as_the_last_content_and_never_longer_than_any_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
+        let background = Background::start(Box::new(|| false)).unwrap();
+        let pool = TmpfilePool::new(&fd, "boot".into(), background).unwrap();
+        for (last, ready) in [(70, 70), (LONGEST + 1, 0)] {
+            pool.ready.lock().clear();
+            pool.length.store(last, Ordering::Relaxed);
+            pool.fill();
+            assert!(pool.ready.lock().iter().all(|file| file.length == ready), "{last}");
+        }
     }
 }
