@@ -210,6 +210,25 @@ fn a_second_daemon_is_refused_by_name_and_a_killed_ones_socket_is_replaced() {
 }
 
 #[test]
+fn pages_of_the_program_that_nothing_uses_are_given_back() {
+    let node = Node::new();
+    let daemon = node.start();
+    let of_files = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap()
+    };
+    let after_the_start = of_files();
+    // The daemon looks through everything every 30 s.
+    let limit = Instant::now() + Duration::from_secs(60);
+    while of_files() > after_the_start / 2 {
+        assert!(Instant::now() < limit, "{} KiB of {after_the_start} are resident", of_files());
+        sleep(Duration::from_millis(50));
+    }
+    assert!(node.try_get("/readyz").is_some_and(|answer| answer.status == 200));
+}
+
+#[test]
 fn r07_r08_networks_and_configuration_are_watched_and_broken_files_are_told_and_harm_nothing() {
     let node = Node::new();
     let _daemon = node.start();

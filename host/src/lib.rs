@@ -30,6 +30,7 @@ pub mod memory;
 mod netdev_identity;
 pub mod pid_lock;
 pub mod process;
+mod program_pages;
 pub mod real;
 pub mod record_version;
 pub mod renewed_directory;

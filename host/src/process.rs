@@ -10,6 +10,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::program_pages;
+
 /// The limit of open files that this process was started with, once it has raised it: programs that it executes get that back.
 static LIMIT_AT_START: OnceLock<libc::rlimit> = OnceLock::new();
 
@@ -45,13 +47,18 @@ pub(crate) fn open_files_of_programs() -> Option<libc::rlimit> {
     LIMIT_AT_START.get().copied()
 }
 
-/// Gives memory that was freed back to the system: after a burst the allocator keeps it, in pieces.
-pub fn give_memory_back() {
+/// Gives back to the system what was freed, which the allocator keeps in pieces after a burst, and the pages of the program that nothing
+/// has used lately. Whatever is used next costs a page fault for each 64 KiB.
+///
+/// # Errors
+/// When the pages of the program can't be told, or the kernel keeps them.
+pub fn give_memory_back() -> io::Result<()> {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number and changes nothing that is in use.
     unsafe {
         libc::malloc_trim(0);
     }
+    program_pages::give_back().map(drop)
 }
 
 /// Ends this process as `kill -9` does: for failpoints.

@@ -458,7 +458,9 @@ fn watch(engine: &Weak<Engine>) {
                 Some(Event::Overflow) => engine.core.sweep(),
                 None => {
                     engine.core.sweep();
-                    process::give_memory_back();
+                    if let Err(error) = process::give_memory_back() {
+                        tracing::debug!(%error, "memory that nothing uses stays resident");
+                    }
                 }
                 Some(_) => {}
             }
