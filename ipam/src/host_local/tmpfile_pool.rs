@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn files_are_ready_without_a_name_and_more_are_made_when_they_are_used_up() {
         let dir = tempfile::tempdir().unwrap();
-        let fd: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+        let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
         let pool =
             TmpfilePool::new(&fd, "boot".into(), Background::start(Box::new(|| false)).unwrap()).unwrap();
         let taken: Vec<Tmpfile> = (0..3 * READY).map(|_| pool.take(70).unwrap()).collect();
