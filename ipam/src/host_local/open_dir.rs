@@ -227,7 +227,8 @@ impl LockedDir<'_> {
         Ok(true)
     }
 
-    /// A file's content, trimmed as the reference plugin trims it.
+    /// A file's content, trimmed as the reference plugin trims it, and of zeros: a power failure can leave a file of ours with nothing else,
+    /// where its name was on the disk and its content was not.
     fn read(&self, ip: IpAddr) -> io::Result<String> {
         let (file, stat) = trusted_file::open(&self.0.dir, &ip.to_string(), OFlags::RDONLY)?;
         if stat.st_size.cast_unsigned() > MAX_CONTENT {
@@ -237,7 +238,8 @@ impl LockedDir<'_> {
         let mut bytes = Vec::with_capacity(128);
         // It may have grown since.
         std::fs::File::from(file).take(MAX_CONTENT).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+        let is_nothing = |c: char| c == '\0' || c.is_whitespace();
+        Ok(String::from_utf8_lossy(&bytes).trim_matches(is_nothing).to_owned())
     }
 
     /// Makes the file of an address with this content; false when the address is taken.

@@ -327,20 +327,22 @@ fn x24_only_what_fairlead_made_before_the_reboot_is_released() {
 }
 
 #[test]
-fn an_empty_file_is_taken_away_if_it_is_provably_ours_and_told_otherwise() {
-    let host = Host::new();
-    host.write("10.0.0.2", "");
-    host.write("10.0.0.3", "");
-    let ours = std::fs::File::open(host.pods().join("10.0.0.2")).unwrap();
-    rustix::fs::fsetxattr(&ours, boot_label::XATTR, BOOT.as_bytes(), rustix::fs::XattrFlags::empty())
-        .unwrap();
-    let orphans = host.ipam.orphans(&in_data("pods"), &|_| false).unwrap();
-    assert_eq!(
-        orphans.iter().map(|o| (o.file.as_str(), &o.owner)).collect::<Vec<_>>(),
-        [("10.0.0.3", &Owner::Nobody)]
-    );
-    assert_eq!(host.add(&small(), "a").unwrap(), ["10.0.0.2/29"]);
-    assert_eq!(host.add(&small(), "b").unwrap(), ["10.0.0.4/29"]);
+fn a_file_of_nothing_or_of_zeros_is_taken_away_if_it_is_provably_ours_and_told_otherwise() {
+    for content in ["", "\0\0\0\0\0\0\0"] {
+        let host = Host::new();
+        host.write("10.0.0.2", content);
+        host.write("10.0.0.3", content);
+        let ours = std::fs::File::open(host.pods().join("10.0.0.2")).unwrap();
+        rustix::fs::fsetxattr(&ours, boot_label::XATTR, BOOT.as_bytes(), rustix::fs::XattrFlags::empty())
+            .unwrap();
+        let orphans = host.ipam.orphans(&in_data("pods"), &|_| false).unwrap();
+        assert_eq!(
+            orphans.iter().map(|o| (o.file.as_str(), &o.owner)).collect::<Vec<_>>(),
+            [("10.0.0.3", &Owner::Nobody)]
+        );
+        assert_eq!(host.add(&small(), "a").unwrap(), ["10.0.0.2/29"]);
+        assert_eq!(host.add(&small(), "b").unwrap(), ["10.0.0.4/29"]);
+    }
 }
 
 #[test]
