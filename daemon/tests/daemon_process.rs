@@ -210,7 +210,7 @@ fn a_second_daemon_is_refused_by_name_and_a_killed_ones_socket_is_replaced() {
 }
 
 #[test]
-fn pages_of_the_program_that_nothing_uses_are_given_back() {
+fn a_daemon_that_nobody_calls_gives_the_pages_of_its_program_back() {
     let node = Node::new();
     let daemon = node.start();
     let of_files = || {
@@ -219,7 +219,7 @@ fn pages_of_the_program_that_nothing_uses_are_given_back() {
         line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap()
     };
     let after_the_start = of_files();
-    // The daemon looks through everything every 30 s.
+    // Every 30 s it is looked whether a call has come since.
     let limit = Instant::now() + Duration::from_secs(100);
     while of_files() > after_the_start / 2 {
         assert!(Instant::now() < limit, "{} KiB of {after_the_start} are resident", of_files());

@@ -47,18 +47,19 @@ pub(crate) fn open_files_of_programs() -> Option<libc::rlimit> {
     LIMIT_AT_START.get().copied()
 }
 
-/// Gives back to the system what was freed, which the allocator keeps in pieces after a burst, and the pages of the program that nothing
-/// has used lately. Whatever is used next costs a page fault for each 64 KiB.
+/// Gives back to the system all unchanged pages of the program's file that are mapped, and what was freed, which the allocator keeps in
+/// pieces after a burst. Answers the first, in KiB. What is used next costs a page fault for each 64 KiB.
 ///
 /// # Errors
 /// When the pages of the program can't be told, or the kernel keeps them.
-pub fn give_memory_back() -> io::Result<()> {
+pub fn give_memory_back() -> io::Result<u64> {
+    let given_back = program_pages::give_back();
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number and changes nothing that is in use.
     unsafe {
         libc::malloc_trim(0);
     }
-    program_pages::give_back().map(drop)
+    given_back
 }
 
 /// Ends this process as `kill -9` does: for failpoints.

@@ -7,6 +7,7 @@
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
+mod at_rest;
 pub(crate) mod attachment_request;
 mod cluster_network;
 mod conf_cache;
@@ -62,6 +63,7 @@ use crate::metrics;
 use crate::settings::Settings;
 use crate::store::Key;
 
+use self::at_rest::CallsCome;
 use self::core::Core;
 use self::multus_pods::MultusPods;
 use attachment_request::AttachmentRequest;
@@ -90,6 +92,7 @@ pub struct Engine {
     /// The host's root as the daemon sees it.
     host_root: PathBuf,
     recent: RecentCalls,
+    calls_come: CallsCome,
     /// Which networks take nothing but the kernel to be attached.
     immediate: ImmediateNetworks,
     /// Tenants' definitions as they were read lately.
@@ -137,6 +140,7 @@ impl Engine {
 
 impl Service for Engine {
     fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+        self.calls_come.one_more();
         Arc::new(EngineCall::new(self, request))
     }
 

@@ -16,6 +16,7 @@ use fairlead_sriov::pools::{PoolMetrics, Pools, PoolsContext};
 use fairlead_sriov::{Administrator, Inventory};
 use parking_lot::{Mutex, RwLock};
 
+use super::at_rest::{CallsCome, RestWatch};
 use super::conf_cache::ConfCache;
 use super::core::{
     Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue, RunningCollections,
@@ -142,6 +143,7 @@ impl Engine {
             cluster,
             host_root: paths.host_root.clone(),
             recent: RecentCalls::default(),
+            calls_come: CallsCome::default(),
             immediate: ImmediateNetworks::default(),
             multus_pods: Mutex::default(),
             definitions: ReadDefinitions::default(),
@@ -445,6 +447,7 @@ fn watch(engine: &Weak<Engine>) {
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut rest = RestWatch::default();
         loop {
             let event = tokio::select! {
                 event = events.next() => Some(event),
@@ -458,9 +461,7 @@ fn watch(engine: &Weak<Engine>) {
                 Some(Event::Overflow) => engine.core.sweep(),
                 None => {
                     engine.core.sweep();
-                    if let Err(error) = process::give_memory_back() {
-                        tracing::debug!(%error, "memory that nothing uses stays resident");
-                    }
+                    rest.look(engine.calls_come.so_far());
                 }
                 Some(_) => {}
             }

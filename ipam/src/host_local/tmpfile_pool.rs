@@ -25,10 +25,13 @@ const READY: usize = 32;
 /// With fewer free inodes than this no file is kept ready.
 const FREE_INODES: u64 = 4096;
 
+/// With fewer free blocks than this no file that is ready has one.
+const FREE_BLOCKS: u64 = 4096;
+
 /// No file is longer than that while it is ready, in bytes: a content is a container's id and an interface's name.
 const LONGEST: usize = 256;
 
-/// A nameless file that nothing has been written to yet.
+/// A nameless file without a content yet.
 #[derive(Debug)]
 pub(super) struct Tmpfile {
     pub(super) fd: OwnedFd,
@@ -93,15 +96,18 @@ impl TmpfilePool {
     pub(super) fn fill(&self) {
         // Cleared first: whoever takes a file while this goes on may ask for the next filling.
         self.refill_asked.store(false, Ordering::Release);
+        let fs = fstatvfs(&self.dir);
         // Where inodes are short, each one may be wanted for an address. (A file system that does not count them says 0.)
-        let short = fstatvfs(&self.dir).is_ok_and(|fs| fs.f_files > 0 && fs.f_favail < FREE_INODES);
+        let short = fs.as_ref().is_ok_and(|fs| fs.f_files > 0 && fs.f_favail < FREE_INODES);
+        // The same of blocks: there a file is written when it has its content.
+        let has_room = fs.is_ok_and(|fs| fs.f_bavail >= FREE_BLOCKS);
+        let length = if has_room { self.length.load(Ordering::Relaxed).min(LONGEST) } else { 0 };
         while !short && self.ready.lock().len() < READY {
             // A refusal here is nobody's error: whoever needs a file makes one himself and gets the kernel's answer.
             let Ok(fd) = self.make() else { return };
             let zeros = [0; LONGEST];
-            let zeros = zeros.get(..self.length.load(Ordering::Relaxed)).unwrap_or_default();
-            // A file that could not be made longer, as on a full disk, is as good as before.
-            let length = pwrite(&fd, zeros, 0).unwrap_or_default();
+            // A file that could not be made longer is as good as before.
+            let length = pwrite(&fd, zeros.get(..length).unwrap_or_default(), 0).unwrap_or_default();
             self.ready.lock().push(Tmpfile { fd, length });
         }
     }
@@ -128,17 +134,19 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
+
     #[test]
     fn files_are_as_long_as_the_last_content_and_never_longer_than_any_can_be() {
         let dir = tempfile::tempdir().unwrap();
         let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
         let background = Background::start(Box::new(|| false)).unwrap();
         let pool = TmpfilePool::new(&fd, "boot".into(), background).unwrap();
-        for (last, ready) in [(70, 70), (LONGEST + 1, 0)] {
+        for (last, ready) in [(70, 70), (LONGEST + 1, LONGEST)] {
             pool.ready.lock().clear();
             pool.length.store(last, Ordering::Relaxed);
             pool.fill();
-            assert!(pool.ready.lock().iter().all(|file| file.length == ready), "{last}");
+            let lengths: Vec<usize> = pool.ready.lock().iter().map(|file| file.length).collect();
+            assert_eq!(lengths, [ready; READY], "{last}");
         }
     }
 }
