@@ -148,7 +148,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "idle",
         about: "CPU time and memory of a daemon that nobody calls",
-        settings: settings(0, 0, 1, 0, 35),
+        settings: settings(0, 0, 1, 0, 65),
         quick: settings(0, 0, 1, 0, 1),
         procedure: Procedure::Node(node_cases::idle::run),
         beside: None,
