@@ -23,7 +23,8 @@ HAVE_MUSL = $(wildcard $(shell rustc --print target-libdir --target $(MUSL) 2>/d
 SHIM_TARGET = $(if $(HAVE_MUSL),$(MUSL),$(GNU))
 # The daemon too is one static file, for an image from scratch. With glibc, whose allocator is several times as fast under many
 # threads as musl's.
-STATIC := RUSTFLAGS='-C target-feature=+crt-static'
+# Its functions are told apart by their types, too (v0), for daemon/usual_path.txt.
+STATIC := RUSTFLAGS='-C target-feature=+crt-static -C symbol-mangling-version=v0'
 VERSION = $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE = ghcr.io/fairlead/fairlead:$(VERSION)
 SHIM_FLAGS = $(if $(HAVE_MUSL),,RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static')

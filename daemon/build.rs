@@ -1,5 +1,6 @@
 //! Tells the program which revision it was built from: `FAIRLEAD_REVISION` where it is set (an image is built without `.git`), else
-//! what `.git` says. Read as files, so that no git is needed; the same tree gives the same program.
+//! what `.git` says. Read as files, so that no git is needed; the same tree gives the same program. And has the linker put what a usual
+//! call runs in one stretch.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,40 @@ use std::path::{Path, PathBuf};
 /// The number of characters of a revision that are told.
 const SHORT: usize = 12;
 
+/// What a usual call runs; made by `usual_path.py`, which says how.
+const USUAL_PATH: &str = "usual_path.txt";
+
 fn main() {
+    tell_revision();
+    if let Err(error) = put_usual_path_together() {
+        println!("cargo::error={USUAL_PATH}: {error}");
+    }
+}
+
+/// Has the linker put the functions of [`USUAL_PATH`] beside each other. They are a fifteenth of the program: in between, each page that
+/// is in use, and each line of the processor's caches, has mostly what a call does not need. A name that matches nothing costs nothing.
+fn put_usual_path_together() -> std::io::Result<()> {
+    println!("cargo::rerun-if-changed={USUAL_PATH}");
+    let of_build = |key: &str| std::env::var(key).unwrap_or_default();
+    // A program of a debug build is linked often, and never measured.
+    if of_build("PROFILE") != "release" {
+        return Ok(());
+    }
+    let mut script = "SECTIONS\n{\n    .usual_path :\n    {\n".to_owned();
+    for name in fs::read_to_string(USUAL_PATH)?.lines() {
+        script += &match name.strip_suffix(".o") {
+            Some(_) => format!("        *{name}(.text .text.*)\n"),
+            None => format!("        *(.text.{name} .text.unlikely.{name})\n"),
+        };
+    }
+    script += "    }\n}\nINSERT BEFORE .text;\n";
+    let file = Path::new(&of_build("OUT_DIR")).join("usual_path.ld");
+    fs::write(&file, script)?;
+    println!("cargo::rustc-link-arg-bin=fairleadd=-Wl,-T{}", file.display());
+    Ok(())
+}
+
+fn tell_revision() {
     println!("cargo::rerun-if-env-changed=FAIRLEAD_REVISION");
     let given = std::env::var("FAIRLEAD_REVISION").ok().filter(|revision| !revision.is_empty());
     let revision = given.or_else(|| of_git(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.git")));
