@@ -48,18 +48,17 @@ pub(crate) fn open_files_of_programs() -> Option<libc::rlimit> {
 }
 
 /// Gives back to the system all unchanged pages of the program's file that are mapped, and what was freed, which the allocator keeps in
-/// pieces after a burst. Answers the first, in KiB. What is used next costs a page fault for each 64 KiB.
-///
-/// # Errors
-/// When the pages of the program can't be told, or the kernel keeps them.
-pub fn give_memory_back() -> io::Result<u64> {
-    let given_back = program_pages::give_back();
+/// pieces after a burst. What is used next costs a page fault for each 64 KiB. Where it can't be done, the memory stays as it is.
+pub fn give_memory_back() {
+    match program_pages::give_back() {
+        Ok(kib) => tracing::debug!(kib, "pages of the program are given back"),
+        Err(error) => tracing::debug!(%error, "pages of the program that nothing needs stay resident"),
+    }
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number and changes nothing that is in use.
     unsafe {
         libc::malloc_trim(0);
     }
-    given_back
 }
 
 /// Ends this process as `kill -9` does: for failpoints.

@@ -1,5 +1,5 @@
-//! When the engine is at rest: no call has come between two looks. Memory that it does not need then is given back once; the next call
-//! has to have its part of the program mapped again.
+//! When the engine is at rest: no call has come between two looks. Memory that it does not need then is given back once, as after the
+//! start; the next call has to have its part of the program mapped again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,14 +31,8 @@ pub(super) struct RestWatch {
 impl RestWatch {
     /// Gives memory back if no call has come since the last look, and that is so for the first time. `calls`: how many have come.
     pub(super) fn look(&mut self, calls: u64) {
-        if !self.begins_to_rest(calls) {
-            return;
-        }
-        match process::give_memory_back() {
-            Ok(kib) => {
-                tracing::debug!(kib, "no call has come for a while: pages of the program are given back")
-            }
-            Err(error) => tracing::debug!(%error, "pages of the program that nothing needs stay resident"),
+        if self.begins_to_rest(calls) {
+            process::give_memory_back();
         }
     }
 
