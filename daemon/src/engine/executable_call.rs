@@ -165,7 +165,7 @@ impl PreparedCall for EngineCall {
     }
 
     fn serve(&self, waiting: Waiting) -> Reply {
-        let _in_log = logging::of_pod(self.pod().as_ref()).entered();
+        let _in_log = logging::of_pod(self.pod());
         let (arrived, mut phases) = (waiting.arrived, Phases::new());
         let (version, outcome) = match &self.parsed {
             Ok(parsed) => (parsed.wanted.conf.version, self.carry_out(parsed, waiting, &mut phases)),

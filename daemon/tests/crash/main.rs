@@ -13,6 +13,7 @@ mod kill_at_every_step;
 mod killed_callers;
 mod kills_in_a_burst;
 mod lent_devices;
+mod log_lines_of_pods;
 mod newer_version;
 mod pods_that_race;
 mod recreated_namespaces;

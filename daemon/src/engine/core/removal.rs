@@ -307,7 +307,7 @@ impl Core {
 
     fn finish(&self, id: u64) {
         let Some(attachment) = self.store.get(id) else { return self.removals.done(id) };
-        let _in_log = logging::of_pod(attachment.pod.as_ref()).entered();
+        let _in_log = logging::of_pod(attachment.pod.clone());
         let done = match attachment.phase {
             Phase::Silenced => self.reap(id),
             // One that is still to be added is an ADD whose undo the store has refused to take down.
