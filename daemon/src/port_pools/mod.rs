@@ -221,6 +221,11 @@ impl PortPools {
         }
     }
 
+    /// Whether any pool has ports.
+    pub(crate) fn has_ports(&self) -> bool {
+        !self.state.lock().ports.is_empty()
+    }
+
     /// Makes what is missing, and removes some of what pods have left.
     pub(crate) fn mend(&self) {
         let mut state = self.state.lock();

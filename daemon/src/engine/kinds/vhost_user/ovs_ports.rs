@@ -22,7 +22,7 @@ use crate::store::{Attachment, Phase, VhostUserRecord};
 /// So often it is looked whether there is a new connection.
 const LOOKS: Duration = Duration::from_millis(500);
 /// The same while no pod has a port, and OVS is not there.
-const LOOKS_WITHOUT_PORTS: Duration = Duration::from_secs(2);
+const LOOKS_WITHOUT_PORTS: Duration = Duration::from_secs(10);
 /// The MTU that a port of OVS has where nobody asks for one.
 const OVS_MTU: u16 = 1500;
 

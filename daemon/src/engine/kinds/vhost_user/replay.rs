@@ -22,8 +22,10 @@ use crate::store::{Attachment, Phase, VhostUserRecord};
 /// A switch is looked for again so soon while pods have ports of it, however long it is away: they have no traffic, and the look is one
 /// system call.
 const SOON: Duration = Duration::from_millis(10);
-/// And so soon where no pod has a port.
+/// And so soon where no pod has a port, but pools have ports to be kept ready.
 const LATER: Duration = Duration::from_secs(2);
+/// And so soon where nothing needs a switch: most nodes have none, and are not woken for it. An ADD looks by itself.
+const SELDOM: Duration = Duration::from_secs(10);
 /// Ports are compared with the records so often at most, whatever the switch tells: a pod may have it tell something all the time.
 const LOOKS: Duration = Duration::from_millis(200);
 /// And so often where nothing was missing: an ADD may have been on its way when the switch was started again.
@@ -64,7 +66,8 @@ impl VhostUserServices {
                         self.pools.mend_when_due();
                     }
                 }
-                Err(_) => thread::sleep(if self.has_attached() { SOON } else { LATER }),
+                Err(_) if self.has_attached() => thread::sleep(SOON),
+                Err(_) => thread::sleep(if self.pools.has_ports() { LATER } else { SELDOM }),
             }
         }
     }
