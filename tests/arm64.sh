@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The executable for arm64: cross-built, and its own tests run under emulation (qemu). The kernel hands every program for arm64 to
 # the emulator, those that a test starts too; it does so in a user namespace of this script's own (Linux 6.7), so nothing of the
-# machine is changed.
+# machine is changed. Of the daemon, what touches the operating system is checked by the compiler: C's types differ.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 TARGET=aarch64-unknown-linux-musl
@@ -26,6 +26,7 @@ if [ "${1:-}" = --inside ]; then
 fi
 
 tests/setup.sh build emulation
+cargo check -q --target aarch64-unknown-linux-gnu -p fairlead-host -p fairlead-ipam -p fairlead-sriov
 # Somewhat optimised, because all of it is emulated. The time limits of hung_daemon are for a real processor.
 export CARGO_PROFILE_DEV_OPT_LEVEL=1
 mapfile -t programs < <(cargo test -q -p fairlead --target $TARGET --no-run --message-format=json |

@@ -11,7 +11,7 @@
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     cluster    etcd, Kubernetes and containerd 2, kubectl, helm: for `make e2e` and `make lab-kubelet` (about twenty minutes, once)
 #     monitoring Prometheus with promtool, openssl: for tests/prometheus.sh
-#     emulation  Rust's musl target for arm64, and an emulator: for tests/arm64.sh
+#     emulation  Rust's targets for arm64, and an emulator: for tests/arm64.sh
 #     arm64      the rest of what `make image ARCH=arm64` needs: a C compiler and a C library for arm64
 #     documents  what checks the links in the documents
 #     deny       cargo-deny, built by cargo (about a minute)
@@ -216,6 +216,7 @@ part_emulation() {
     need qemu-aarch64-static qemu-user-static
     install_missing
     rust_target aarch64-unknown-linux-musl
+    rust_target aarch64-unknown-linux-gnu
 }
 
 part_arm64() {

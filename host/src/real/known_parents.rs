@@ -58,13 +58,19 @@ fn now(socket: BorrowedFd<'_>, parent: &ParentLink) -> Option<ParentLink> {
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     // Again: what was read by the name in between is another link's if that was renamed.
     named(socket, parent)?;
-    let [a, b, c, d, e, f, ..] = address.sa_data.map(libc::c_char::cast_unsigned);
+    let [a, b, c, d, e, f, ..] = address.sa_data.map(byte_of);
     Some(ParentLink {
         // How long its addresses are does not change: without one of 6 bytes it gets none.
         mac: parent.mac.map(|_| Mac([a, b, c, d, e, f])),
         mtu: mtu.cast_unsigned(),
         ..parent.clone()
     })
+}
+
+/// A byte of C's, which has a sign on some processors only.
+fn byte_of(c: libc::c_char) -> u8 {
+    let [byte] = c.to_ne_bytes();
+    byte
 }
 
 /// A request by the name of a parent, if its index still has that name.
@@ -74,6 +80,6 @@ fn named(socket: BorrowedFd<'_>, parent: &ParentLink) -> Option<libc::ifreq> {
     request.ifr_ifru.ifru_ifindex = parent.index.cast_signed();
     // SAFETY: the kernel reads the index, and writes the name with its final NUL.
     unsafe { ioctls::name_of_index(socket.as_raw_fd(), &raw mut request) }.ok()?;
-    let name = request.ifr_name.map(libc::c_char::cast_unsigned);
+    let name = request.ifr_name.map(byte_of);
     (name.split(|byte| *byte == 0).next() == Some(parent.name.as_bytes())).then_some(request)
 }
