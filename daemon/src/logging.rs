@@ -72,8 +72,9 @@ struct SpansOfPods;
 impl<S: Subscriber> Layer<S> for SpansOfPods {
     // Asked before the line is put together, with the spans that are there then.
     fn event_enabled(&self, _: &Event<'_>, _: Context<'_, S>) -> bool {
-        WORK.with_borrow_mut(|work| {
-            if let Some(Work { pod, span }) = work {
+        // Where the thread is at its very end, there is no pod any more.
+        let _ = WORK.try_with(|work| {
+            if let Some(Work { pod, span }) = &mut *work.borrow_mut() {
                 // Of the highest level, so that it is there for whatever is logged.
                 let made =
                     || error_span!("pod", pod = pod.to_string(), pod_uid = pod.uid.as_deref()).entered();
