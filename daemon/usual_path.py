@@ -92,7 +92,6 @@ class Trace:
             os.waitpid(thread, WALL)
         self.memory = open(f"/proc/{pid}/mem", "r+b", buffering=0)
         self.unmet = {address: self.read(address) for address in self.names}
-        self.first = dict(self.unmet)
         for address in self.unmet:
             self.write(address, BREAKPOINT)
         for thread in threads:
@@ -133,10 +132,11 @@ class Trace:
                 pass  # It was killed meanwhile.
 
     def meet(self, address):
+        instruction = self.unmet.pop(address, None)
         # Two threads may have met it at once.
-        if self.unmet.pop(address, None) is not None:
+        if instruction is not None:
             self.entered.append(address)
-            self.write(address, self.first[address])
+            self.write(address, instruction)
 
 
 def is_ready(path):
@@ -160,6 +160,8 @@ def traced(record, program, arguments):
                 break
         except OSError:
             pass
+        if os.waitpid(daemon, os.WNOHANG) != (0, 0):
+            sys.exit("the daemon has ended before it was ready")
         time.sleep(0.001)
     trace = Trace(daemon, program)
     trace.follow()

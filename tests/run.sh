@@ -73,6 +73,7 @@ suite() {
 }
 stage_bench() {
     local rc=0
+    tests/setup.sh documents # python3
     daemon/usual_path.py --check || rc=1
     suite --reference .cache/bin/plugins || rc=1
     suite switches || rc=1

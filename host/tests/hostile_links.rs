@@ -87,8 +87,8 @@ fn a_link_that_grows_while_all_are_listed_hides_no_other() {
             // None is taken away meanwhile: to tell how long an answer can get, Linux 6.18 reads a link's names without a lock, and
             // one that goes just then ends the thread that lists, in the kernel (`rtnl_calcit`).
             std::thread::scope(|scope| {
-                let grows = scope.spawn(|| kernel.host().unwrap().batch(&alt_names(grows, true)).unwrap());
-                while !grows.is_finished() {
+                let growing = scope.spawn(|| kernel.host().unwrap().batch(&alt_names(grows, true)).unwrap());
+                while !growing.is_finished() {
                     lists.push(net.links().map(|links| links.len()));
                 }
             });

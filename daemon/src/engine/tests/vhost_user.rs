@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
@@ -260,6 +261,26 @@ fn a_switch_that_is_away_for_long_is_looked_for_often_while_a_pod_has_a_port_and
     // Longer than a restart takes.
     let looks = looks_in(11 * second, 12 * second);
     assert!(looks >= 10, "{looks} looks in the twelfth second");
+}
+
+#[test]
+fn the_first_port_has_ports_kept_up_at_once_though_no_switch_was_looked_for_often_before() {
+    let rig = Rig::with_volume();
+    let (kept, ends) = (Arc::clone(&rig.engine().core.kinds.vhost_user), Arc::new(AtomicBool::new(false)));
+    let (begun, ended) = (Instant::now(), Arc::clone(&ends));
+    let keeper = std::thread::spawn(move || kept.keep_up(&|| !ended.load(Ordering::Relaxed)));
+    // It has looked, and waits for ten seconds.
+    sleep(Duration::from_millis(500));
+    let (server, _ports) = switch(&rig);
+    rig.port("").unwrap();
+    drop(server);
+    let (_server, ports) = switch(&rig);
+    while ports.ports().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(9), "the port is not made again");
+        sleep(Duration::from_millis(10));
+    }
+    ends.store(true, Ordering::Relaxed);
+    keeper.join().unwrap();
 }
 
 #[test]

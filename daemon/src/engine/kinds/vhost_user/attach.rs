@@ -145,9 +145,11 @@ impl VhostUserServices {
         let _turn = self.turn.lock();
         self.ensure_uplink(record)?;
         match &record.pool_port {
-            Some(port) => self.serve_of_pool(record, port),
-            None => self.serve(record),
+            Some(port) => self.serve_of_pool(record, port)?,
+            None => self.serve(record)?,
         }
+        self.wake_keeper();
+        Ok(())
     }
 
     /// Makes the socket where the pod's process is to connect, and has the switch serve it. What of both was there before is replaced.

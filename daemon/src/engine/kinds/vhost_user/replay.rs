@@ -24,7 +24,7 @@ use crate::store::{Attachment, Phase, VhostUserRecord};
 const SOON: Duration = Duration::from_millis(10);
 /// And so soon where no pod has a port, but pools have ports to be kept ready.
 const LATER: Duration = Duration::from_secs(2);
-/// And so soon where nothing needs a switch: most nodes have none, and are not woken for it. An ADD looks by itself.
+/// And so soon where nothing needs a switch: most nodes have none, and are not woken for it. An ADD wakes who looks.
 const SELDOM: Duration = Duration::from_secs(10);
 /// Ports are compared with the records so often at most, whatever the switch tells: a pod may have it tell something all the time.
 const LOOKS: Duration = Duration::from_millis(200);
@@ -52,6 +52,7 @@ struct Upkeep {
 impl VhostUserServices {
     /// Keeps the switch's ports as the records have them, for as long as `goes_on` says so.
     pub(crate) fn keep_up(&self, goes_on: &dyn Fn() -> bool) {
+        *self.keeper.lock() = Some(thread::current());
         while goes_on() {
             self.pools.mend_when_due();
             match self.switch.events() {
@@ -67,9 +68,15 @@ impl VhostUserServices {
                     }
                 }
                 Err(_) if self.has_attached() => thread::sleep(SOON),
-                Err(_) => thread::sleep(if self.pools.has_ports() { LATER } else { SELDOM }),
+                Err(_) => thread::park_timeout(if self.pools.has_ports() { LATER } else { SELDOM }),
             }
         }
+    }
+
+    /// Has the ports kept up from now on, where nothing needed the switch before.
+    pub(super) fn wake_keeper(&self) {
+        // Where it looks just now, it looks once more.
+        self.keeper.lock().iter().for_each(thread::Thread::unpark);
     }
 
     /// Waits for what the switch tells, and looks after its ports. False when the switch has ended.

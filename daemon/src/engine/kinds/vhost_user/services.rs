@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::Thread;
 
 use fairlead_cni::CniError;
 use fairlead_cni::config::vhost_user::Switch;
@@ -36,6 +37,8 @@ pub(crate) struct VhostUserServices {
     pub(super) inventory: Inventory,
     /// Held while a port is made or taken away, and while those that nobody has on record are.
     pub(super) turn: Mutex<()>,
+    /// The thread that keeps the ports up.
+    pub(super) keeper: Mutex<Option<Thread>>,
 }
 
 /// A port of our own switch, and the pod that it is on record for.
@@ -172,7 +175,7 @@ impl VhostUserServices {
     ) -> VhostUserServices {
         let switch = SwitchLink::new(run_dir.join(SWITCH_SOCKET));
         let ovs = OvsLink::new(ovs, Arc::clone(&places.root), run_dir);
-        let turn = Mutex::new(());
-        VhostUserServices { places, pools, store, switch, ovs, cluster, kernel, inventory, turn }
+        let (turn, keeper) = (Mutex::new(()), Mutex::new(None));
+        VhostUserServices { places, pools, store, switch, ovs, cluster, kernel, inventory, turn, keeper }
     }
 }
