@@ -6,12 +6,13 @@
 //!
 //! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`],
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
-//! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA
-//! nodes ([`topology`]) and what every crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`],
-//! [`shortage`], [`time_limit`]).
+//! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
+//! order of its work in [`after_answer`]), NUMA nodes ([`topology`]) and what every crate
+//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`], [`shortage`], [`time_limit`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
+pub mod after_answer;
 pub mod announce;
 pub mod backoff;
 pub mod bind_mount;

@@ -26,6 +26,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::Mac;
+use crate::after_answer::when_answered;
 use crate::real::OwnNetns;
 use crate::scheduling::run_only_when_idle;
 use crate::seam::{NetError, NetnsError, NetnsId};
@@ -229,7 +230,11 @@ impl Announcer {
             self.shared.closed(1);
             return;
         }
-        self.order(Order::Announce(announcement));
+        // It fails only when the thread has ended, which has said so itself.
+        if self.orders.send(Order::Announce(announcement)).is_ok() {
+            let shared = Arc::clone(&self.shared);
+            when_answered(move || shared.ring());
+        }
     }
 
     /// Forgets an interface. Returns at once; its socket is closed right after, which the kernel lets wait some

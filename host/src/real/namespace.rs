@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -108,7 +109,7 @@ impl OwnNetns {
 #[derive(Debug)]
 pub(crate) struct Entered<'own> {
     own: &'own OwnNetns,
-    pod: OwnedFd,
+    pod: Arc<OwnedFd>,
 }
 
 impl<'own> Entered<'own> {
@@ -120,12 +121,17 @@ impl<'own> Entered<'own> {
         }
         setns(&pod, CloneFlags::CLONE_NEWNET)?;
         AWAY.set(Some(Away { pod: pod.as_raw_fd(), home: own.fd.as_raw_fd() }));
-        Ok(Entered { own, pod })
+        Ok(Entered { own, pod: Arc::new(pod) })
     }
 
     /// The namespace that the thread is in.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.pod.as_fd()
+    }
+
+    /// The descriptor of that namespace, to be held longer than the thread is in it.
+    pub(super) fn shared_fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.pod)
     }
 
     /// The namespace that the thread goes back to.

@@ -16,6 +16,7 @@ use super::netlink::socket::{Failure, Refusal, Socket};
 use super::netlink::{Message, ethtool};
 use super::netns_contents::{addresses, by_index, by_name, find, links, routes, vfs};
 use super::nsid_in;
+use crate::after_answer::when_answered;
 use crate::seam::{
     Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsError, NetnsId, Nsid, Op, OpError,
     ParentLink, Route, bytes_of, one_by_one,
@@ -75,7 +76,8 @@ impl<'own> HostView<'own> {
     }
 }
 
-/// The view of a pod's namespace; its socket is closed before the thread goes home (fields drop in order).
+/// The view of a pod's namespace. Where the thread answers first ([`AnswerFirst`](crate::after_answer::AnswerFirst)), its descriptors are
+/// closed after that; the thread goes home when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PodView<'own> {
     socket: Socket,
@@ -98,6 +100,8 @@ impl<'own> PodView<'own> {
         let socket = Socket::open().map_err(failed)?;
         // Only a socket shows its namespace's cookie; the descriptor of the namespace does not.
         let cookie = cookie_of(socket.as_fd()).map_err(failed)?;
+        let descriptors = (socket.shared_fd(), away.shared_fd());
+        when_answered(move || drop(descriptors));
         Ok(PodView { socket, away, id: NetnsId { dev, ino, cookie }, nsid: None })
     }
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, send, setsockopt, sockopt};
@@ -71,7 +72,7 @@ pub(in crate::real) struct Refusal {
 /// A socket of rtnetlink or generic netlink, bound to the namespace that its thread was in when it was opened.
 #[derive(Debug)]
 pub(in crate::real) struct Socket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     sequence: u32,
     decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>,
 }
@@ -94,7 +95,7 @@ impl Socket {
 
     fn over(fd: OwnedFd, decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>) -> io::Result<Socket> {
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
-        let socket = Socket { fd, sequence: 0, decode };
+        let socket = Socket { fd: Arc::new(fd), sequence: 0, decode };
         // Both are comfort (texts of refusals, filtered dumps): older kernels do without, and so do we.
         let _ = set_option(socket.as_fd(), NETLINK_EXT_ACK, 1);
         let _ = set_option(socket.as_fd(), NETLINK_GET_STRICT_CHK, 1);
@@ -104,6 +105,11 @@ impl Socket {
     /// The descriptor, for socket options.
     pub(in crate::real) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The descriptor, to be held longer than the socket.
+    pub(in crate::real) fn shared_fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
     /// Sends a request with NLM_F_ACK and reads its acknowledgement.
@@ -421,7 +427,7 @@ mod tests {
         let (ours, peer) = UnixDatagram::pair().unwrap();
         setsockopt(&peer, sockopt::SndBuf, &(4 * DATAGRAM)).unwrap();
         peer.send(message.with_sequence(1)).unwrap();
-        Socket { fd: ours.into(), sequence: 1, decode }
+        Socket { fd: Arc::new(ours.into()), sequence: 1, decode }
     }
 
     fn link() -> Message {
@@ -460,7 +466,7 @@ mod tests {
     #[test]
     fn a_link_is_found_in_a_list_that_changes_whenever_it_is_read() {
         let (ours, peer) = UnixDatagram::pair().unwrap();
-        let mut socket = Socket { fd: ours.into(), sequence: 0, decode };
+        let mut socket = Socket { fd: Arc::new(ours.into()), sequence: 0, decode };
         let answer = |sequence| {
             peer.recv(&mut [0; 64]).unwrap();
             let flags = libc::NLM_F_MULTI | libc::NLM_F_DUMP_INTR;
