@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fairlead_host::kernel_console;
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, statfs,
@@ -34,6 +35,8 @@ pub(crate) struct Machine {
     pub(crate) run_dir_fs: String,
     /// File system of the allocation files and the state directory.
     pub(crate) data_dir_fs: String,
+    /// What of this machine makes calls slower than they are elsewhere, and the remedy.
+    pub(crate) slowed_by: Option<String>,
 }
 
 impl Machine {
@@ -49,6 +52,9 @@ impl Machine {
             memory_mib: field("/proc/meminfo", "MemTotal").and_then(|v| kib(&v)).unwrap_or(0) / 1024,
             run_dir_fs: file_system(&dirs.run),
             data_dir_fs: file_system(&dirs.data),
+            slowed_by: kernel_console::tells_of_renamed_links().map(|console| {
+                format!("the kernel tells {console} of each renamed link, and a DEL waits for that: sysctl -w kernel.printk=4")
+            }),
         }
     }
 }

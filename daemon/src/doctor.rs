@@ -21,6 +21,7 @@ use fairlead_cni::config::ConfList;
 use fairlead_host::NetKernel;
 use fairlead_host::capabilities::{EffectiveCapabilities, OWN_STATUS};
 use fairlead_host::host_root::below;
+use fairlead_host::kernel_console;
 use fairlead_host::real::RealKernel;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -199,6 +200,11 @@ fn kernel() -> Vec<Finding> {
             "{release}: a link that is up can't be renamed, so every DEL waits until its link is gone"
         );
         findings.push(less(ABOUT, seen, "Linux 6.2 or later answers DEL early"));
+    }
+    if let Some(console) = kernel_console::tells_of_renamed_links() {
+        let seen =
+            format!("the kernel tells {console} of each link that is renamed, and a DEL waits for that");
+        findings.push(less(ABOUT, seen, "a console's level of 6 or less (`sysctl -w kernel.printk=4`)"));
     }
     findings
 }

@@ -7,7 +7,7 @@
 //! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`],
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
-//! order of its work in [`after_answer`]), NUMA nodes ([`topology`]) and what every crate
+//! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
 //! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`], [`shortage`], [`time_limit`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
@@ -26,6 +26,7 @@ pub mod file_watch;
 pub mod files;
 mod hexadecimal;
 pub mod host_root;
+pub mod kernel_console;
 pub mod mac;
 pub mod memory;
 mod netdev_identity;

@@ -78,9 +78,10 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
     let m = &report.machine;
     let about = format!("{} · {} CPUs ({}) · {} MiB", m.kernel, m.cpus, m.cpu_model, m.memory_mib);
     let paths = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
+    let slowed = m.slowed_by.as_ref().map(|reason| format!("{}<br>", escaped(reason))).unwrap_or_default();
     write!(
         html,
-        "<p>{}<br>{}<br>revision {}</p>",
+        "<p>{}<br>{}<br>{slowed}revision {}</p>",
         escaped(&about),
         escaped(&paths),
         escaped(&m.git_revision)

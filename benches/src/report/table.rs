@@ -55,6 +55,9 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         machine.kernel, machine.cpus, machine.cpu_model, machine.memory_mib
     )?;
     writeln!(out, "run directory on {} · allocation files on {}", machine.run_dir_fs, machine.data_dir_fs)?;
+    if let Some(reason) = &machine.slowed_by {
+        writeln!(out, "{reason}")?;
+    }
     writeln!(out, "revision {}", machine.git_revision)?;
     for subject in &report.subjects.0 {
         writeln!(out, "  {:10} {} · {}", subject.name, subject.path, subject.version)?;
