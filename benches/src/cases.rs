@@ -293,7 +293,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "function-burst",
         about: "all VFs of one NIC at once, against one after the other by the floor; rounds: {rounds}",
-        settings: settings(1, 0, 3, 7, 0),
+        settings: settings(1, 0, 9, 7, 0),
         quick: settings(0, 0, 1, 2, 0),
         procedure: Procedure::Vfs(vf::burst::run),
         beside: None,

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
+use std::thread::LocalKey;
 
 use nix::errno::Errno;
 
@@ -26,20 +27,36 @@ use crate::vf_settings::Vf;
 /// So many operations go in one datagram: a few kilobytes, while a socket takes some 200 KiB of requests and as much of refusals.
 const LONGEST_ROW: usize = 64;
 
+/// A thread's socket in the daemon's namespace, with the identity of that namespace.
+type Kept = RefCell<Option<(NetnsId, Socket)>>;
+
 thread_local! {
-    /// This thread's socket in the daemon's namespace, with the identity of that namespace.
-    static HOST_SOCKET: RefCell<Option<(NetnsId, Socket)>> = const { RefCell::new(None) };
+    static HOST_SOCKET: Kept = const { RefCell::new(None) };
+    /// One of generic netlink.
+    static GENERIC_SOCKET: Kept = const { RefCell::new(None) };
+    /// One that reads messages as they are.
+    static RAW_SOCKET: Kept = const { RefCell::new(None) };
 }
 
-/// Lends this thread's host socket, opening it at first use. One that failed is thrown away.
+/// Lends this thread's host socket.
 pub(super) fn with_host<T>(
     own: &OwnNetns,
     work: impl FnOnce(&mut Socket) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    HOST_SOCKET.with_borrow_mut(|slot| {
+    with_kept(&HOST_SOCKET, own, OwnNetns::socket, work)
+}
+
+/// Lends a socket of this thread, opening it at first use. One that failed is thrown away.
+fn with_kept<T>(
+    kept: &'static LocalKey<Kept>,
+    own: &OwnNetns,
+    open: fn(&OwnNetns) -> io::Result<Socket>,
+    work: impl FnOnce(&mut Socket) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    kept.with_borrow_mut(|slot| {
         // A thread may outlive one kernel and serve another that began in another namespace.
         if slot.as_ref().is_none_or(|(id, _)| *id != own.id) {
-            *slot = Some((own.id.clone(), own.socket().map_err(Failure::Socket)?));
+            *slot = Some((own.id.clone(), open(own).map_err(Failure::Socket)?));
         }
         let Some((_, socket)) = slot.as_mut() else {
             return Err(Failure::Answer("no host socket".to_owned()));
@@ -66,13 +83,12 @@ impl<'own> HostView<'own> {
 
     /// Does `work` at home, by a socket that reads messages as they are: bpf(2) goes by the thread's namespace.
     fn raw<T>(&self, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, Failure> {
-        let mut socket = self.own.raw_socket().map_err(Failure::Socket)?;
-        self.own.at_home(|| work(&mut socket))
+        with_kept(&RAW_SOCKET, self.own, OwnNetns::raw_socket, |socket| self.own.at_home(|| work(socket)))
     }
 
     /// Does `work` by a socket of generic netlink.
     fn generic<T>(&self, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, Failure> {
-        work(&mut self.own.generic_socket().map_err(Failure::Socket)?)
+        with_kept(&GENERIC_SOCKET, self.own, OwnNetns::generic_socket, work)
     }
 }
 

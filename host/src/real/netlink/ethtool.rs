@@ -1,6 +1,8 @@
 //! Ethtool's settings of a netdev over generic netlink (`include/uapi/linux/ethtool_netlink_generated.h`): by the link's index, so that no
 //! renaming leads to another link.
 
+use std::sync::OnceLock;
+
 use libc::NLM_F_ACK;
 use nix::errno::Errno;
 
@@ -49,9 +51,19 @@ struct Features {
     wanted: Vec<u8>,
 }
 
+/// The number of the family. It is never given up: ethtool is no module. `None` where the kernel was built without it.
+fn ethtool(socket: &mut Socket) -> Result<Option<u16>, Failure> {
+    static NUMBER: OnceLock<u16> = OnceLock::new();
+    if let Some(number) = NUMBER.get() {
+        return Ok(Some(*number));
+    }
+    let number = family(socket, "ethtool")?;
+    Ok(number.map(|number| *NUMBER.get_or_init(|| number)))
+}
+
 /// The settings of a netdev as they are.
 pub(in crate::real) fn settings(socket: &mut Socket, index: u32) -> Result<NetdevSettings, Failure> {
-    let Some(family) = family(socket, "ethtool")? else { return Ok(NetdevSettings::default()) };
+    let Some(family) = ethtool(socket)? else { return Ok(NetdevSettings::default()) };
     Ok(NetdevSettings {
         features: features(socket, family, index)?.map(|features| hexadecimal::written(&features.wanted)),
         channels: channels(socket, family, index)?,
@@ -86,7 +98,7 @@ pub(in crate::real) fn restore(
     before: &NetdevSettings,
 ) -> Result<Vec<String>, Failure> {
     let mut left = Vec::new();
-    let Some(family) = family(socket, "ethtool")? else { return Ok(left) };
+    let Some(family) = ethtool(socket)? else { return Ok(left) };
     if let Some(before) = &before.channels {
         left.extend(restore_channels(socket, family, index, before)?);
     }
