@@ -204,7 +204,7 @@ fn kernel() -> Vec<Finding> {
     if let Some(console) = kernel_console::tells_of_renamed_links() {
         let seen =
             format!("the kernel tells {console} of each link that is renamed, and a DEL waits for that");
-        findings.push(less(ABOUT, seen, "a console's level of 6 or less (`sysctl -w kernel.printk=4`)"));
+        findings.push(less(ABOUT, seen, "`sysctl -w kernel.printk=4`, and no `ignore_loglevel`"));
     }
     findings
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fairlead_host::after_answer::AnswerFirst;
 use fairlead_host::real::RealKernel;
 use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
@@ -480,6 +481,16 @@ fn after_a_view_the_thread_is_home_and_no_descriptor_is_left() {
             .count()
         };
         assert_eq!(own_netns(), home);
+        assert_eq!(descriptors_of(&stage.pod_path()), 0);
+        let answer_first = AnswerFirst::begin();
+        open_and_use();
+        assert_eq!(descriptors_of(&stage.pod_path()), 0, "a call that may fail keeps no namespace alive");
+        let mut last = kernel.pod(&stage.pod_path()).unwrap();
+        last.close_when_answered();
+        drop(last);
+        assert_eq!(own_netns(), home);
+        assert_eq!(descriptors_of(&stage.pod_path()), 1, "it is closed before the answer");
+        drop(answer_first);
         assert_eq!(descriptors_of(&stage.pod_path()), 0);
     });
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlead_cni::wire::{self, Command};
+use fairlead_cni::wire;
 use fairlead_host::after_answer::AnswerFirst;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -62,8 +62,7 @@ pub(super) fn serve(
     };
     answered.confirm_of(&call.request().container_id);
     let gone = CallerGone::Connection(Arc::clone(connection));
-    // After a DEL's answer the runtime removes the namespace, which nothing of ours may keep alive.
-    let answer_first = (call.request().command == Command::Add).then(AnswerFirst::begin);
+    let answer_first = AnswerFirst::begin();
     match admission.serve_here(call, arrived, gone) {
         Ok((reply, receipt, done)) => {
             let left = answer(connection, reply);

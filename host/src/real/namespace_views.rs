@@ -92,8 +92,7 @@ impl<'own> HostView<'own> {
     }
 }
 
-/// The view of a pod's namespace. Where the thread answers first ([`AnswerFirst`](crate::after_answer::AnswerFirst)), its descriptors are
-/// closed after that; the thread goes home when this is dropped.
+/// The view of a pod's namespace; its socket is closed before the thread goes home (fields drop in order).
 #[derive(Debug)]
 pub(crate) struct PodView<'own> {
     socket: Socket,
@@ -116,8 +115,6 @@ impl<'own> PodView<'own> {
         let socket = Socket::open().map_err(failed)?;
         // Only a socket shows its namespace's cookie; the descriptor of the namespace does not.
         let cookie = cookie_of(socket.as_fd()).map_err(failed)?;
-        let descriptors = (socket.shared_fd(), away.shared_fd());
-        when_answered(move || drop(descriptors));
         Ok(PodView { socket, away, id: NetnsId { dev, ino, cookie }, nsid: None })
     }
 
@@ -240,6 +237,11 @@ impl Net for HostView<'_> {
 impl Net for PodView<'_> {
     fn id(&self) -> &NetnsId {
         &self.id
+    }
+
+    fn close_when_answered(&mut self) {
+        let descriptors = (self.socket.shared_fd(), self.away.shared_fd());
+        when_answered(move || drop(descriptors));
     }
 
     fn nsid(&mut self) -> Result<Option<Nsid>, NetError> {

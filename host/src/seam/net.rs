@@ -24,6 +24,11 @@ pub trait Net {
     /// The identity of the namespace.
     fn id(&self) -> &NetnsId;
 
+    /// Closes the descriptors of this view when the answer of its thread's call has left ([`AnswerFirst`](crate::after_answer::AnswerFirst)).
+    /// The thread leaves the namespace when this is dropped, as ever. For the end of a call that has succeeded: until its answer has
+    /// left, the namespace cannot die.
+    fn close_when_answered(&mut self) {}
+
     /// The number by which the daemon's namespace knows this one; it is assigned if there is none yet.
     /// `None` for the daemon's own.
     fn nsid(&mut self) -> Result<Option<Nsid>, NetError>;

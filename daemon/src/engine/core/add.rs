@@ -59,7 +59,10 @@ impl Core {
         let committed = done.and_then(|(result, applied)| {
             self.commit(request, &attachment, &result, Vec::new()).map(|answer| (answer, result, applied))
         });
-        // Nothing of the namespace is held while the announcer works, or while the link is taken down.
+        if committed.is_ok() {
+            pod.close_when_answered();
+        }
+        // Nothing of the namespace is held while the link is taken down.
         drop(pod);
         match committed {
             Ok((answer, result, applied)) => {

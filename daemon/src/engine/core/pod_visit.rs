@@ -43,6 +43,15 @@ pub(crate) enum PodNet<'a> {
     Shared(RefMut<'a, dyn Net + 'a>),
 }
 
+impl PodNet<'_> {
+    /// The attachment for which alone the namespace was entered is on record, and only the answer is left.
+    pub(crate) fn close_when_answered(&mut self) {
+        if let PodNet::Own(net) = self {
+            net.close_when_answered();
+        }
+    }
+}
+
 impl<'a> Deref for PodNet<'a> {
     type Target = dyn Net + 'a;
 
