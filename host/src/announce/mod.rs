@@ -230,8 +230,7 @@ impl Announcer {
             self.shared.closed(1);
             return;
         }
-        // It fails only when the thread has ended, which has said so itself.
-        if self.orders.send(Order::Announce(announcement)).is_ok() {
+        if self.queued(Order::Announce(announcement)) {
             let shared = Arc::clone(&self.shared);
             when_answered(move || shared.ring());
         }
@@ -257,10 +256,14 @@ impl Announcer {
     }
 
     fn order(&self, order: Order) {
-        // It fails only when the thread has ended, which has said so itself.
-        if self.orders.send(order).is_ok() {
+        if self.queued(order) {
             self.shared.ring();
         }
+    }
+
+    /// Whether the thread gets the order when it is woken: it does not only when it has ended, which it has said itself.
+    fn queued(&self, order: Order) -> bool {
+        self.orders.send(order).is_ok()
     }
 
     /// How many announcements were dropped because the queue was full.
