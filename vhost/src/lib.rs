@@ -6,6 +6,7 @@
 //! - frames of a port, copied for an operator who looks on: [`capture`]
 //! - how the daemon tells the data plane what to do: [`control`]
 //! - what a process gives up that reads memory which pods write: [`confinement`]
+//! - an error and its causes in one sentence: [`error_chain`]
 //!
 //! The program `fairlead-vswitch` is all of it in a process of its own: [`vswitch_process`].
 //! The other switch, a running OVS-DPDK, is told of ports by [`ovs_dpdk`].
@@ -15,6 +16,7 @@ pub mod capture;
 pub mod confinement;
 pub mod control;
 pub mod dataplane;
+pub mod error_chain;
 #[cfg(any(test, feature = "fake-switch"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub mod fake_switch;

@@ -1,6 +1,5 @@
 //! `fairlead-vswitch`: the data plane of vhost-user ports, in a process without privileges.
 
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,6 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use fairlead_host::topology::CpuList;
 use fairlead_vhost::confinement::User;
 use fairlead_vhost::dataplane::{MemoryLimits, Polling};
+use fairlead_vhost::error_chain::sentence;
 use fairlead_vhost::vswitch_process::{Settings, end_with_any_thread, run};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -98,19 +98,8 @@ fn main() -> ExitCode {
     match run(&arguments.into()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("fairlead-vswitch can't run: {}", with_causes(&error));
+            tracing::error!("fairlead-vswitch can't run: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error and all its causes, as one line.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text
 }

@@ -98,7 +98,7 @@ impl Node {
                 }
                 std::thread::sleep(Duration::from_millis(20));
             };
-            self.client.add_port(config(number), SocketSide::Connected, socket.as_fd()).unwrap();
+            self.client.add_port(config(number), SocketSide::Connected, socket.as_fd(), None).unwrap();
         }
     }
 
@@ -139,7 +139,7 @@ fn a_process_without_privileges_forwards_between_two_dpdk_applications() {
     let mut events = Client::new(node.path("control.sock"), LIMIT).events().unwrap();
     for number in 0..2 {
         let listener = UnixListener::bind(node.port_path(number)).unwrap();
-        node.client.add_port(config(number), SocketSide::Listening, listener.as_fd()).unwrap();
+        node.client.add_port(config(number), SocketSide::Listening, listener.as_fd(), None).unwrap();
     }
     let _sender = start_testpmd(0, &node.port_path(0), false, "txonly");
     let _receiver = start_testpmd(1, &node.port_path(1), false, "rxonly");

@@ -117,7 +117,7 @@ fn add_port(node: Node, number: usize) -> Node {
     let listener = UnixListener::bind(node.path(number)).unwrap();
     let mut config = node.port(0).config;
     config.name = number.to_string();
-    node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener))).unwrap();
+    node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener)), None).unwrap();
     node
 }
 
@@ -321,15 +321,15 @@ fn a_port_that_cannot_be_is_refused_in_a_sentence() {
     let node = Node::with_ports(1);
     let listener = || OwnedFd::from(UnixListener::bind(node.path(50 + next_number())).unwrap());
     let config = node.port(0).config;
-    let taken = node.plane.add_port(config.clone(), Socket::Listening(listener()));
+    let taken = node.plane.add_port(config.clone(), Socket::Listening(listener()), None);
     assert_eq!(taken, Err(PortError::NameTaken("0".into())));
     let mut wrong = config.clone();
     (wrong.name, wrong.queues) = ("x".into(), 9);
-    let refused = node.plane.add_port(wrong, Socket::Listening(listener())).unwrap_err();
+    let refused = node.plane.add_port(wrong, Socket::Listening(listener()), None).unwrap_err();
     assert_eq!(refused.to_string(), "the port \"x\" cannot be: a port has 1 to 8 pairs of queues");
     let mut other = config;
     other.name = "x".into();
-    let kind = node.plane.add_port(other, Socket::Connecting(listener())).unwrap_err();
+    let kind = node.plane.add_port(other, Socket::Connecting(listener()), None).unwrap_err();
     assert!(matches!(kind, PortError::Socket(_)), "{kind}");
     let nobody = node.plane.reconnect("y", OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0));
     assert_eq!(nobody, Err(PortError::NoSuchPort("y".into())));

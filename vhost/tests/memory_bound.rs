@@ -107,7 +107,7 @@ impl Switch {
         let mut client = Client::new(&socket, LIMIT);
         for number in 0..5 {
             let listener = UnixListener::bind(directory.path().join(number.to_string())).unwrap();
-            client.add_port(config(number), SocketSide::Listening, listener.as_fd()).unwrap();
+            client.add_port(config(number), SocketSide::Listening, listener.as_fd(), None).unwrap();
         }
         let events = Client::new(&socket, LIMIT).events().unwrap();
         Switch { child, client, events, directory, cgroup }

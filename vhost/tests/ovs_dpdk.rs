@@ -66,8 +66,8 @@ fn a_port_is_added_found_again_and_removed() {
     assert!(!driver.add_port(spec.clone()).unwrap().created);
     let ports = driver.ports().unwrap();
     assert_eq!((ports.len(), ports[0].spec.as_ref(), ports[0].connected), (1, Some(&spec), false));
-    assert_eq!(driver.remove_port(&spec.name).unwrap(), Removal::Gone);
-    assert_eq!(driver.remove_port(&spec.name).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&spec).unwrap(), Removal::Gone);
+    assert_eq!(driver.remove_recorded(&spec).unwrap(), Removal::Absent);
     assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "");
 }
 
@@ -141,7 +141,7 @@ fn connected(driver: &OvsDpdk) -> usize {
 fn replace(driver: &OvsDpdk, port: &PortSpec) {
     assert!(driver.add_port(port.clone()).unwrap().created, "another VLAN replaces the port");
     if !comes_about(MISSED, || connected(driver) == 2) {
-        driver.remove_port(&port.name).unwrap();
+        driver.remove_recorded(port).unwrap();
         driver.add_port(port.clone()).unwrap();
     }
     until_connected(driver, 2);
@@ -212,7 +212,7 @@ fn what_a_new_database_and_a_careless_hand_have_lost_is_put_back_and_foreign_por
     assert!(matches!(&refused, OvsError::NameTaken { port, .. } if port.as_str() == "theirs"), "{refused}");
     let refused = driver.add_port(spec(&ovs, "q0")).unwrap_err();
     assert!(refused.to_string().contains("fairlead=there"), "{refused}");
-    assert_eq!(driver.remove_port(&PortName::new("theirs").unwrap()).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&spec(&ovs, "theirs")).unwrap(), Removal::Absent);
     assert_eq!(driver.reconcile(&[]).unwrap().removed, names(&["p0", "p1"]));
     assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "q0\ntheirs");
 }
@@ -296,8 +296,8 @@ fn a_port_that_makes_its_bridge_has_it_back_in_a_new_database() {
     assert_eq!(ovs.vsctl(&["get", "Bridge", "br7", "datapath_type"]), "netdev");
     assert_eq!(ovs.vsctl(&["list-ports", "br7"]), "p0\np1");
     assert!(!driver.add_port(specs[0].clone()).unwrap().created, "it is as it is to be");
-    driver.remove_port(&specs[0].name).unwrap();
-    driver.remove_port(&specs[1].name).unwrap();
+    driver.remove_recorded(&specs[0]).unwrap();
+    driver.remove_recorded(&specs[1]).unwrap();
     assert_eq!(ovs.vsctl(&["list-br"]), "br0\nbr7", "what is in use by others is not known: it stays");
     driver.add_port(specs[0].clone()).unwrap();
     ovs.vsctl(&["del-br", "br7"]);
@@ -332,7 +332,7 @@ fn a_database_is_reached_by_tls_with_the_files_as_they_are_and_no_other_is_trust
     ovs.kill_database();
     until("its end is seen", || driver.status().unreachable.is_some());
     ovs.start_database();
-    driver.remove_port(&specs[0].name).unwrap();
+    driver.remove_recorded(&specs[0]).unwrap();
     drop(driver);
 
     let by_tcp = ovs.driver_at(&format!("tcp:127.0.0.1:{tcp}"), None);
@@ -364,7 +364,7 @@ fn how_long_a_port_takes_beside_ovs_vsctl() {
     let (mut ours, mut removes, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..50 {
         let (mine, other) = (spec(&ovs, &format!("p{n}")), format!("v{n}"));
-        let name = mine.name.clone();
+        let recorded = mine.clone();
         ours.push(timed(|| drop(driver.add_port(mine).unwrap())));
         let server = format!("options:vhost-server-path={}", ovs.path(&other).display());
         let add = [
@@ -379,7 +379,7 @@ fn how_long_a_port_takes_beside_ovs_vsctl() {
             &server,
         ];
         theirs.push(timed(|| drop(ovs.vsctl(&add))));
-        removes.push(timed(|| assert_eq!(driver.remove_port(&name).unwrap(), Removal::Gone)));
+        removes.push(timed(|| assert_eq!(driver.remove_recorded(&recorded).unwrap(), Removal::Gone)));
         ovs.vsctl(&["del-port", &other]);
     }
     for (what, mut times) in

@@ -27,7 +27,7 @@ fn add(node: &Node, config: PortConfig, numa_node: Option<u32>) {
     let path = node.path(config.name.parse().unwrap());
     let _ = std::fs::remove_file(&path);
     let socket = Socket::Listening(OwnedFd::from(UnixListener::bind(path).unwrap()));
-    node.plane.add_port_near(config, socket, numa_node).unwrap();
+    node.plane.add_port(config, socket, numa_node).unwrap();
 }
 
 /// Ports that `change` makes out of usual ones, port `n` on NUMA node `n % 2`, and a guest on each.

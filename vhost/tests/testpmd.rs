@@ -176,7 +176,7 @@ impl Node {
     }
 
     fn add(&self, number: usize, socket: Socket) {
-        self.plane.add_port(config(number, 1), socket).expect("the port is added");
+        self.plane.add_port(config(number, 1), socket, None).expect("the port is added");
     }
 
     fn state(&self) -> String {
@@ -298,7 +298,7 @@ fn two_applications_with_two_pairs_of_queues_exchange_frames_through_all_of_them
     let paths = paths(directory.path());
     let node = Node::start();
     for (number, path) in paths.iter().enumerate() {
-        node.plane.add_port(config(number, 2), listen(path)).expect("the port is added");
+        node.plane.add_port(config(number, 2), listen(path), None).expect("the port is added");
     }
     let mut both = [0, 1].map(|number| Testpmd::with_queues(number, &paths[number], Listener::Us, 2));
     both.iter_mut().for_each(|application| application.forward(1));

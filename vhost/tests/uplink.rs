@@ -84,7 +84,7 @@ fn inside(netns: &ScratchNetns, command: &str) {
 fn connect_to(plane: &DataPlane, network: &str, interface: &str) -> Result<(), UplinkError> {
     let (kernel, index, uplink, config) = opened(network, interface);
     let descriptors = uplink.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
-    plane.add_uplink(config, Uplink::of_descriptors(uplink.native, descriptors).unwrap())?;
+    plane.add_uplink(config, Uplink::of_descriptors(uplink.native, descriptors).unwrap(), None)?;
     kernel.bind_uplink(index, &uplink, None).unwrap();
     Ok(())
 }
@@ -308,14 +308,14 @@ fn the_program_without_privileges_serves_an_uplink_and_its_end_gives_the_interfa
     wait_until("the program serves its socket", is_there, String::new);
     let mut client = Client::new(&socket, Duration::from_secs(60));
     let listener = UnixListener::bind(wire.directory.path().join("0")).unwrap();
-    client.add_port(guest::config(0), SocketSide::Listening, listener.as_fd()).unwrap();
+    client.add_port(guest::config(0), SocketSide::Listening, listener.as_fd(), None).unwrap();
     let mut guest = Guest::connect(0, &wire.directory.path().join("0"));
     guest.set_up();
     let is_active = || Client::new(&socket, Duration::from_secs(60)).ports().unwrap()[0].active_queues == 1;
     wait_until("the guest's rings are at work", is_active, String::new);
     let connected = wire.node.inside(|| {
         let (kernel, index, uplink, config) = opened(NETWORK, "up0");
-        client.add_uplink(config, &uplink)?;
+        client.add_uplink(config, &uplink, None)?;
         kernel.bind_uplink(index, &uplink, None).unwrap();
         Ok::<(), ClientError>(())
     });

@@ -100,7 +100,7 @@ impl Place {
 
     fn add_port(&self, client: &mut Client, name: &str) -> Result<(), ClientError> {
         let listener = UnixListener::bind(self.dir.path().join(name)).unwrap();
-        client.add_port(config(name), SocketSide::Listening, listener.as_fd())
+        client.add_port(config(name), SocketSide::Listening, listener.as_fd(), None)
     }
 }
 
@@ -390,7 +390,7 @@ fn no_guest_makes_the_process_keep_more_files_open_than_a_port_is_counted_with()
     let before = open();
     let listener = UnixListener::bind(place.dir.path().join("a")).unwrap();
     let config = PortConfig { queues: 8, ..config("a") };
-    client.add_port(config, SocketSide::Listening, listener.as_fd()).unwrap();
+    client.add_port(config, SocketSide::Listening, listener.as_fd(), None).unwrap();
     let mut guest = Guest::connect(0, &place.dir.path().join("a"));
     guest.agree();
     for region in 0..32_u64 {

@@ -183,7 +183,7 @@ impl Contender {
             let listening =
                 UnixListener::bind(socket).map_err(BenchError::process("making a port's socket"))?;
             let port = self.port(at, network);
-            let added = client.add_port(port, SocketSide::Listening, listening.as_fd());
+            let added = client.add_port(port, SocketSide::Listening, listening.as_fd(), None);
             added.map_err(io::Error::other).map_err(BenchError::process("adding a port"))?;
         }
         let connects = Connects::ToTheSwitch;

@@ -26,7 +26,7 @@ impl TestSwitch {
         for (at, path) in paths.iter().enumerate() {
             let port = Contender::Ours.port(at, if at < 2 { NETWORK } else { further });
             let listener = UnixListener::bind(path).unwrap();
-            plane.add_port(port, Socket::Listening(OwnedFd::from(listener))).unwrap();
+            plane.add_port(port, Socket::Listening(OwnedFd::from(listener)), None).unwrap();
         }
         let sockets = [paths[0].clone(), paths[1].clone()];
         let (further, connects) = (paths[2..].to_vec(), Connects::ToTheSwitch);

@@ -36,24 +36,12 @@ impl Client {
         Client { path: path.into(), limit, connection: None }
     }
 
-    /// Adds a port; a guest can connect to `socket` when this returns.
+    /// Adds a port; a guest can connect to `socket` when this returns. A thread of the NUMA node is to serve it. A switch from before
+    /// there were nodes refuses a port of one by its version.
     ///
     /// # Errors
     /// See [`ClientError`]; a name that is taken is refused.
     pub fn add_port(
-        &mut self,
-        config: PortConfig,
-        side: SocketSide,
-        socket: BorrowedFd<'_>,
-    ) -> Result<(), ClientError> {
-        self.add_port_near(config, side, socket, None)
-    }
-
-    /// The same for a guest on a NUMA node, whose thread is to serve it. A switch from before there were nodes refuses it by its version.
-    ///
-    /// # Errors
-    /// As [`Client::add_port`].
-    pub fn add_port_near(
         &mut self,
         config: PortConfig,
         side: SocketSide,
@@ -99,19 +87,12 @@ impl Client {
         })
     }
 
-    /// Has the switch serve an uplink, whose sockets are not bound yet; they can be when this returns.
+    /// Has the switch serve an uplink, whose sockets are not bound yet; they can be when this returns. A thread of the NUMA node is to
+    /// serve it.
     ///
     /// # Errors
     /// See [`ClientError`]; a network that has another is refused.
-    pub fn add_uplink(&mut self, config: UplinkConfig, uplink: &Uplink) -> Result<(), ClientError> {
-        self.add_uplink_near(config, uplink, None)
-    }
-
-    /// The same for an interface of a NUMA node, whose thread is to serve it.
-    ///
-    /// # Errors
-    /// As [`Client::add_uplink`].
-    pub fn add_uplink_near(
+    pub fn add_uplink(
         &mut self,
         config: UplinkConfig,
         uplink: &Uplink,

@@ -182,7 +182,7 @@ fn config(name: &str) -> PortConfig {
 
 fn add(client: &mut Client, name: &str) -> Result<(), ClientError> {
     let (ours, _guests) = UnixStream::pair().unwrap();
-    client.add_port(config(name), SocketSide::Connected, ours.as_fd())
+    client.add_port(config(name), SocketSide::Connected, ours.as_fd(), None)
 }
 
 fn code(error: &ClientError) -> RefusalCode {
@@ -220,7 +220,7 @@ fn ports_come_with_their_sockets_and_go() {
     let switch = Switch::start(&[me()]);
     let mut client = switch.client();
     let listener = UnixListener::bind(switch.dir.path().join("port.sock")).unwrap();
-    client.add_port(config("a"), SocketSide::Listening, listener.as_fd()).unwrap();
+    client.add_port(config("a"), SocketSide::Listening, listener.as_fd(), None).unwrap();
     add(&mut client, "b").unwrap();
     assert_eq!(code(&add(&mut client, "b").unwrap_err()), RefusalCode::NameTaken);
     assert!(matches!(switch.recorded.0.lock()[0].1, Socket::Listening(_)));
@@ -240,10 +240,10 @@ fn a_socket_of_another_kind_is_refused_and_closed_and_the_connection_stays() {
     let switch = Switch::start(&[me()]);
     let mut client = switch.client();
     let file = File::open("/dev/null").unwrap();
-    let refused = client.add_port(config("a"), SocketSide::Listening, file.as_fd()).unwrap_err();
+    let refused = client.add_port(config("a"), SocketSide::Listening, file.as_fd(), None).unwrap_err();
     assert_eq!(code(&refused), RefusalCode::BadSocket);
     let (ours, guests) = UnixStream::pair().unwrap();
-    let refused = client.add_port(config("a"), SocketSide::Listening, ours.as_fd()).unwrap_err();
+    let refused = client.add_port(config("a"), SocketSide::Listening, ours.as_fd(), None).unwrap_err();
     assert_eq!(code(&refused), RefusalCode::BadSocket);
     drop(ours);
     client.version().unwrap();
@@ -262,7 +262,7 @@ fn an_uplink_comes_with_the_descriptors_of_all_its_queues_and_goes() {
     let uplink = Uplink { native: true, attachment: null(), queues: queues() };
     let config =
         UplinkConfig { network: "red".into(), interface: "eth1".into(), index: 7, mtu: 1_500, native: true };
-    client.add_uplink(config.clone(), &uplink).unwrap();
+    client.add_uplink(config.clone(), &uplink, None).unwrap();
     let views = client.uplinks().unwrap();
     assert_eq!((views.len(), &views[0].config, views[0].queues), (1, &config, 8));
     client.remove_uplink("red").unwrap();
@@ -307,7 +307,7 @@ fn what_is_no_request_is_refused_with_the_reason() {
     let mut wrong = config("a");
     wrong.queues = 0;
     let (ours, _guests) = UnixStream::pair().unwrap();
-    let refused = client.add_port(wrong, SocketSide::Connected, ours.as_fd()).unwrap_err();
+    let refused = client.add_port(wrong, SocketSide::Connected, ours.as_fd(), None).unwrap_err();
     assert_eq!(code(&refused), RefusalCode::BadConfig);
 }
 

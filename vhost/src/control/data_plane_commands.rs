@@ -1,6 +1,5 @@
 //! The data plane as the one who carries out commands: its errors as refusals.
 
-use std::error::Error;
 use std::os::fd::OwnedFd;
 
 use fairlead_host::Uplink;
@@ -9,11 +8,12 @@ use super::messages::{Refusal, RefusalCode};
 use super::port_commands::PortCommands;
 use crate::capture::{CaptureKey, CaptureRequest};
 use crate::dataplane::{DataPlane, PortError, Socket, UplinkError};
+use crate::error_chain::sentence;
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 
 impl PortCommands for DataPlane {
     fn add_port(&self, config: PortConfig, socket: Socket, numa_node: Option<u32>) -> Result<(), Refusal> {
-        self.add_port_near(config, socket, numa_node).map_err(|error| refusal(&error))
+        DataPlane::add_port(self, config, socket, numa_node).map_err(|error| refusal(&error))
     }
 
     fn remove_port(&self, name: &str) -> Result<(), Refusal> {
@@ -30,7 +30,7 @@ impl PortCommands for DataPlane {
         uplink: Uplink,
         numa_node: Option<u32>,
     ) -> Result<(), Refusal> {
-        self.add_uplink_near(config, uplink, numa_node).map_err(|error| uplink_refusal(&error))
+        DataPlane::add_uplink(self, config, uplink, numa_node).map_err(|error| uplink_refusal(&error))
     }
 
     fn remove_uplink(&self, network: &str) -> Result<(), Refusal> {
@@ -79,15 +79,4 @@ fn uplink_refusal(error: &UplinkError) -> Refusal {
         UplinkError::TooMany(_) | UplinkError::NoAnswer => RefusalCode::Failed,
     };
     Refusal::new(code, sentence(error))
-}
-
-/// An error and its causes.
-fn sentence(error: &dyn Error) -> String {
-    let mut sentence = error.to_string();
-    let mut source = error.source();
-    while let Some(deeper) = source {
-        sentence = format!("{sentence}: {deeper}");
-        source = deeper.source();
-    }
-    sentence
 }

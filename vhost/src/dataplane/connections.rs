@@ -20,6 +20,7 @@ use super::mailbox::{Inbox, NoAnswer};
 use super::poll_link::{LOOK, PollThreads};
 use super::uplinks::Uplinks;
 use crate::capture::{CaptureKey, Tap};
+use crate::error_chain::sentence;
 use crate::memory::{MemoryBound, RegionError};
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::protocol::Refusal;
@@ -31,7 +32,7 @@ const FAULTS: u64 = 1;
 
 /// What the owner asks for.
 pub(super) enum Order {
-    /// [`DataPlane::add_port_near`](super::DataPlane::add_port_near)
+    /// [`DataPlane::add_port`](super::DataPlane::add_port)
     Add {
         config: Box<PortConfig>,
         socket: Socket,
@@ -42,7 +43,7 @@ pub(super) enum Order {
     Remove { name: String, done: Sender<Result<(), PortError>> },
     /// [`DataPlane::reconnect`](super::DataPlane::reconnect)
     Reconnect { name: String, socket: OwnedFd, done: Sender<Result<(), PortError>> },
-    /// [`DataPlane::add_uplink_near`](super::DataPlane::add_uplink_near)
+    /// [`DataPlane::add_uplink`](super::DataPlane::add_uplink)
     AddUplink {
         config: UplinkConfig,
         uplink: Box<Uplink>,
@@ -341,10 +342,4 @@ impl Connections {
         };
         known.into_iter().flatten().filter_map(entry).collect()
     }
-}
-
-/// An error and its causes.
-fn sentence(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -8,13 +8,11 @@ use super::super::command::PortKey;
 use super::super::counters::PortCounts;
 use super::super::polled_port::{PolledPort, PolledRing};
 use super::Forwarding;
-use crate::ring::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, frame_bytes};
+use crate::ring::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, WRITE, frame_bytes};
 use crate::ring::{Caller, SplitRing};
 use crate::switch::{Coarse, Limits, PortRules};
 
 const BUFFER: u64 = GUEST + BUFFERS;
-/// The device writes to the buffer (2.7.5).
-const WRITE: u16 = 2;
 
 fn mac(last: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, last])

@@ -243,19 +243,11 @@ impl DataPlane {
         Ok(PollThreads::new(threads))
     }
 
-    /// Adds a port. When it returns, the guest can connect, or is being talked to.
+    /// Adds a port. When it returns, the guest can connect, or is being talked to. A thread of its NUMA node serves it, if there is one.
     ///
     /// # Errors
     /// [`PortError`]; the socket is closed then.
-    pub fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), PortError> {
-        self.add_port_near(config, socket, None)
-    }
-
-    /// The same for a guest on a NUMA node: a thread of that node serves it, if there is one.
-    ///
-    /// # Errors
-    /// As [`DataPlane::add_port`].
-    pub fn add_port_near(
+    pub fn add_port(
         &self,
         config: PortConfig,
         socket: Socket,
@@ -285,19 +277,12 @@ impl DataPlane {
         self.orders.ask(|done| Order::Reconnect { name: name.to_owned(), socket, done })?
     }
 
-    /// Gives a network the way to the wire. Its sockets are not bound yet; when this returns, they can be.
+    /// Gives a network the way to the wire. Its sockets are not bound yet; when this returns, they can be. A thread of the interface's
+    /// NUMA node serves it, if there is one.
     ///
     /// # Errors
     /// [`UplinkError`]; the descriptors are closed then.
-    pub fn add_uplink(&self, config: UplinkConfig, uplink: Uplink) -> Result<(), UplinkError> {
-        self.add_uplink_near(config, uplink, None)
-    }
-
-    /// The same for an interface of a NUMA node: a thread of that node serves it, if there is one.
-    ///
-    /// # Errors
-    /// As [`DataPlane::add_uplink`].
-    pub fn add_uplink_near(
+    pub fn add_uplink(
         &self,
         config: UplinkConfig,
         uplink: Uplink,

@@ -8,8 +8,9 @@
 //! - what the connection thread and the others tell each other: [`command`], [`mailbox`], [`poll_link`]; how they wake each other: [`waker`], [`bell`]
 //!
 //! Invariants: a port's rings and a thread's switch belong to one poll thread alone; sockets and what was said on them to the connection
-//! thread alone. Memory is mapped and unmapped on the connection thread, never on a poll thread. Every wait of one thread for another has
-//! a limit, and poll threads never wait for each other. Whatever a guest does, it loses its own connection at most.
+//! thread alone. Memory is mapped on the connection thread, and unmapped there; on a poll thread only with rings that it did not hand
+//! back in time. Every wait of one thread for another has a limit, and poll threads never wait for each other. Whatever a guest does, it
+//! loses its own connection at most.
 //!
 //! The data plane never opens a path: sockets are given to it.
 

@@ -1,6 +1,8 @@
 //! The thread that forwards frames: rounds over all rings, and commands between them.
 //!
-//! Invariant: nothing here waits but the sleep of an idle thread. Memory is never unmapped here: rings are handed back.
+//! Invariant: nothing here waits but the sleep of an idle thread. Rings are handed back, so that their memory is unmapped elsewhere. The
+//! exception is a connection for whose end the connection thread has waited in vain: its rings are dropped here, and may be the last that
+//! keep memory mapped.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -212,7 +214,8 @@ impl PollThread {
         }
     }
 
-    /// Forgets the rings of a connection before: usually each was stopped. One whose end was not waited for would be served still.
+    /// Forgets the rings of a connection before: usually each was stopped. One whose end was waited for in vain would be
+    /// served still. They are dropped here, and their memory may be unmapped with them.
     fn end_earlier_connection(&mut self, port: PortKey, connection: ConnectionKey) {
         let Some(polled) = self.port(port).filter(|polled| polled.connection != connection) else { return };
         (polled.connection, polled.failed) = (connection, false);

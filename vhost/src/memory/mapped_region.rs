@@ -123,7 +123,7 @@ pub(crate) enum RegionError {
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
     place: RegionPlace,
-    // Before `mapping`: fields are dropped in this order, and memory must be watched for as long as it is mapped.
+    // Before `mapping`: fields are dropped in this order, and a mapping that is gone must not be mapped anew by the signal handler.
     watch: Option<Watch>,
     /// In a box, so that it stays where the watch finds it.
     _account: Option<Box<RegionAccount>>,
@@ -211,13 +211,6 @@ impl MappedRegion {
     /// True if it was lost because its missing pages cost too much.
     pub(crate) fn cost_too_much(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::cost_too_much)
-    }
-}
-
-impl Drop for MappedRegion {
-    fn drop(&mut self) {
-        // A mapping that is gone must not be mapped anew by the signal handler.
-        self.watch = None;
     }
 }
 

@@ -155,33 +155,16 @@ impl OvsDpdk {
         }
     }
 
-    /// Has a port of ours removed, and waits until OVS has let go of it. That there is none is a success.
+    /// Has a port removed that is on record, and waits until OVS has let go of it. It may have been made when this node had another
+    /// name. That there is none is a success.
     ///
     /// # Errors
     /// [`OvsError::Unreachable`] where the database is not there: the port is then removed by a reconciliation.
-    pub fn remove_port(&self, name: &PortName) -> Result<Removal, OvsError> {
-        let (request, answer) =
-            Request::new(Task::Remove(name.clone()), Instant::now() + self.limits.release);
-        self.removal(request, &answer)
-    }
-
-    /// The same for a port that is on record, also where it was made when this node had another name.
-    ///
-    /// # Errors
-    /// As [`OvsDpdk::remove_port`].
     pub fn remove_recorded(&self, spec: &PortSpec) -> Result<Removal, OvsError> {
         let task = Task::Remove(spec.name.clone());
         let (request, answer) = Request::new(task, Instant::now() + self.limits.release);
-        self.removal(request.on_record(&spec.owner), &answer)
-    }
-
-    fn removal(
-        &self,
-        request: Request,
-        answer: &Receiver<Result<Done, OvsError>>,
-    ) -> Result<Removal, OvsError> {
-        self.enqueue(request);
-        match wait_for(answer)? {
+        self.enqueue(request.on_record(&spec.owner));
+        match wait_for(&answer)? {
             Done::Removed(removal) => Ok(removal),
             Done::Added(_) => Err(OvsError::Stopped),
         }

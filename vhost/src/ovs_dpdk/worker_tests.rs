@@ -92,7 +92,7 @@ fn a_connection_that_ends_before_the_answer_is_made_again_and_the_port_looked_fo
         assert_eq!(server.ports(), ["p0"]);
         assert_eq!(driver.counters().connections, 2);
         server.database.lock().conducts = vec![conduct];
-        let removal = driver.remove_port(&name("p0")).unwrap();
+        let removal = driver.remove_recorded(&spec("p0")).unwrap();
         assert!(matches!(removal, Removal::Gone | Removal::Absent), "{removal:?}");
         assert_eq!(server.ports(), [""; 0]);
     }
@@ -129,7 +129,7 @@ fn a_removal_that_the_switch_does_not_confirm_is_pending() {
     let driver = server.driver(Limits { release: Duration::from_secs(1), ..patient() });
     driver.add_port(spec("p0")).unwrap();
     server.database.lock().switch_runs = false;
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Pending);
     assert_eq!(server.ports(), [""; 0]);
 }
 
@@ -145,19 +145,19 @@ fn without_a_switch_a_port_is_removed_whatever_was_asked_for_it_before() {
     server.database.lock().switch_runs = false;
     // Its rows are removed unasked, and the switch never confirms that.
     driver.add_port(spec("p1")).unwrap_err();
-    assert_eq!(driver.remove_port(&name("p1")).unwrap(), Removal::Pending);
-    assert_eq!(driver.remove_port(&name("p1")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_recorded(&spec("p1")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_recorded(&spec("p1")).unwrap(), Removal::Pending);
     // One that is being put back.
     server.change(|database| database.empty_bridges());
     until("it is put back", || server.ports() == ["p0"]);
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Pending);
     assert_eq!(server.ports(), [""; 0]);
     server.change(|database| {
         database.switch_runs = true;
         database.apply();
     });
     until("the switch lets go of both", || driver.waiting() == 0);
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Absent);
     assert!(driver.add_port(spec("p1")).unwrap().created);
     assert_eq!(server.ports(), ["p1"]);
 }
@@ -178,7 +178,7 @@ fn a_switch_that_does_not_serve_is_known_and_asked_for_nothing_until_it_does() {
     let before = transactions();
     assert!(is_told(driver.add_port(spec("p2")).map(drop)));
     assert_eq!(transactions(), before);
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Pending);
     assert_eq!((server.ports(), transactions()), (vec![], before + 1));
     server.change(|database| {
         database.switch_runs = true;
@@ -242,7 +242,7 @@ fn ports_that_ovs_lost_are_put_back_without_being_asked_for_but_not_a_removed_on
     let server = FakeServer::start();
     let driver = server.driver(patient());
     ["p0", "p1", "p2"].iter().for_each(|port| drop(driver.add_port(spec(port)).unwrap()));
-    driver.remove_port(&name("p1")).unwrap();
+    driver.remove_recorded(&spec("p1")).unwrap();
     server.change(|database| database.empty_bridges());
     until("both are there again", || server.ports() == ["p0", "p2"]);
     until("both were counted", || driver.counters().put_back == 2);
@@ -258,7 +258,7 @@ fn an_old_server_without_conditional_monitors_is_enough() {
     let driver = server.driver(patient());
     driver.add_port(spec("p0")).unwrap();
     assert_eq!(driver.ports().unwrap()[0].spec, Some(spec("p0")));
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Gone);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Gone);
     assert_eq!(driver.ports().unwrap(), []);
 }
 
@@ -289,7 +289,7 @@ fn ports_of_somebody_else_are_never_touched() {
     };
     // Not told: the driver still takes the port for its own, and the transaction knows better.
     taken(&mut server.database.lock());
-    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&spec("p0")).unwrap(), Removal::Absent);
     assert_eq!(server.ports(), ["p0"]);
     drop(driver);
     let driver = server.driver(patient());

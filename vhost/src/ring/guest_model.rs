@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub(crate) use super::layout::WRITE;
 use super::layout::{
     DESCRIPTOR_BYTES, Descriptor, FLAGS_OFFSET, INDEX_OFFSET, UsedElement, area_bytes, available_entry,
     used_entry,

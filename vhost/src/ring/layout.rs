@@ -50,7 +50,7 @@ pub(super) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 /// The chain goes on at `next`.
 pub(super) const NEXT: u16 = 1;
 /// The device writes the buffer; else it reads it.
-pub(super) const WRITE: u16 = 2;
+pub(crate) const WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
 

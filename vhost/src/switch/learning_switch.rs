@@ -9,7 +9,7 @@ use super::decision::{
 };
 use super::frame_head::{Address, ETHERNET_BYTES, FlowStart, FrameHead, Tags, is_group, mac};
 use super::port_rules::{Limits, PortRules, TooManyPorts};
-use super::port_state::{FlowNote, PortState};
+use super::port_state::PortState;
 use super::source_check;
 use super::vlan_membership::Vlan;
 use crate::port::DropReason;
@@ -244,9 +244,9 @@ impl Switch {
             && !sender.is_uplink;
         let Some(Some(network)) = self.networks.get(sender.network).filter(|_| is_decided) else { return };
         let longest = ETHERNET_BYTES + sender.mtu.min(receiver.mtu);
-        let note = FlowNote { start, generation: network.table.generation(), until: now, longest, to };
+        let generation = network.table.generation();
         if let Some(Some(sender)) = self.ports.get_mut(usize::from(from.0)) {
-            sender.note_flow(note, now);
+            sender.note_flow(start, longest, to, generation, now);
         }
     }
 

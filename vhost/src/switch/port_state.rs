@@ -46,12 +46,12 @@ pub(super) struct PortState {
 
 /// Where frames go that begin like the port's last one and are no longer than this: nothing but their first bytes decides on them, and
 /// nobody counts them. While the table's generation is this, and until then, so that addresses are seen again before they are too old.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct FlowNote {
-    pub(super) start: FlowStart,
+    start: FlowStart,
     pub(super) generation: u32,
-    pub(super) until: Coarse,
-    pub(super) longest: usize,
+    until: Coarse,
+    longest: usize,
     pub(super) to: PortIndex,
 }
 
@@ -140,10 +140,17 @@ impl PortState {
         (note.start == start && length <= note.longest && now < note.until).then_some(note)
     }
 
-    /// Notes where frames go that begin like this one; how long the note holds is set here.
-    pub(super) fn note_flow(&mut self, note: FlowNote, now: Coarse) {
+    /// Notes where frames go that begin with `start` and are no longer than `longest`, while the table's generation is this.
+    pub(super) fn note_flow(
+        &mut self,
+        start: FlowStart,
+        longest: usize,
+        to: PortIndex,
+        generation: u32,
+        now: Coarse,
+    ) {
         let until = Coarse(now.0.saturating_add(SOURCE_NOTE_MS));
-        self.last_flow = FlowNote { until, ..note };
+        self.last_flow = FlowNote { start, generation, until, longest, to };
     }
 
     /// Where the destination is, if it is the port's last one.

@@ -79,7 +79,7 @@ impl Node {
         let node = Node::with_options(threads::options());
         for (number, config) in configs.into_iter().enumerate() {
             let listener = UnixListener::bind(node.path(number)).unwrap();
-            node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener))).unwrap();
+            node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener)), None).unwrap();
         }
         node
     }

@@ -180,7 +180,7 @@ impl Network {
         }
         match self {
             Network::HostDevice(network) => network.lacks(kinds),
-            Network::VhostUser(network) => Ok(kinds.vhost_user.lacks(&network.config.switch)),
+            Network::VhostUser(network) => Ok(kinds.vhost_user.lacks_for_add(&network.config.switch)),
             // Whether a VF can be had shows only when it is reserved.
             Network::Made(_) | Network::Loopback | Network::Sriov(_) => Ok(None),
         }
@@ -189,7 +189,7 @@ impl Network {
     /// Why no ADD of this network can succeed until somebody starts what serves it. For STATUS: it answers soon.
     pub(crate) fn unserved(&self, kinds: &Kinds) -> Option<String> {
         match self {
-            Network::VhostUser(network) => kinds.vhost_user.lacks_now(&network.config.switch),
+            Network::VhostUser(network) => kinds.vhost_user.lacks_for_status(&network.config.switch),
             Network::Made(_) | Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) => None,
         }
     }

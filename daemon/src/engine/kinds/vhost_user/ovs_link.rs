@@ -117,13 +117,14 @@ impl OvsLink {
         })
     }
 
-    /// Why no port can be made in the bridge just now. `is_made`: one that is not there is made with its first port.
-    pub(super) fn lacks(&self, bridge: &str, is_made: bool) -> Option<String> {
+    /// Why no port can be made in the bridge just now, for an ADD: a connection that was lost is waited for. `is_made`: a bridge that is
+    /// not there is made with its first port.
+    pub(super) fn lacks_for_add(&self, bridge: &str, is_made: bool) -> Option<String> {
         self.look(bridge, is_made, CONNECTS).err().map(|e| e.to_string())
     }
 
     /// The same for STATUS: it answers soon, whatever OVS does.
-    pub(super) fn lacks_now(&self, bridge: &str, is_made: bool) -> Option<String> {
+    pub(super) fn lacks_for_status(&self, bridge: &str, is_made: bool) -> Option<String> {
         let was_away = self.unreachable.lock().is_some_and(|since| since.elapsed() < UNREACHABLE);
         let limit = if was_away { Duration::ZERO } else { STATUS_CONNECTS };
         let looked = self.look(bridge, is_made, limit);

@@ -83,19 +83,19 @@ impl VhostUserServices {
         done
     }
 
-    /// Why no port of a switch can be made just now.
-    pub(crate) fn lacks(&self, switch: &Switch) -> Option<String> {
+    /// Why no port of a switch can be made just now, for an ADD: a connection that was lost is waited for.
+    pub(crate) fn lacks_for_add(&self, switch: &Switch) -> Option<String> {
         match switch {
             Switch::Fairlead => self.switch.lacks(),
-            Switch::OvsDpdk(bridge) => self.ovs.lacks(&bridge.name, bridge.is_made),
+            Switch::OvsDpdk(bridge) => self.ovs.lacks_for_add(&bridge.name, bridge.is_made),
         }
     }
 
     /// The same for STATUS: it answers before the caller takes the daemon for hung.
-    pub(crate) fn lacks_now(&self, switch: &Switch) -> Option<String> {
+    pub(crate) fn lacks_for_status(&self, switch: &Switch) -> Option<String> {
         match switch {
             Switch::Fairlead => self.switch.lacks(),
-            Switch::OvsDpdk(bridge) => self.ovs.lacks_now(&bridge.name, bridge.is_made),
+            Switch::OvsDpdk(bridge) => self.ovs.lacks_for_status(&bridge.name, bridge.is_made),
         }
     }
 

@@ -57,7 +57,7 @@ impl SwitchLink {
     ) -> Result<(), CniError> {
         let port = &record.port;
         let add = |client: &mut Client| {
-            near(record.numa_node, |node| client.add_port_near(port.clone(), side, socket.as_fd(), node))
+            near(record.numa_node, |node| client.add_port(port.clone(), side, socket.as_fd(), node))
         };
         self.call(|client| match add(client) {
             // A daemon that was killed has left it, or one whose store was lost.
@@ -91,7 +91,7 @@ impl SwitchLink {
         uplink: &Uplink,
         numa_node: Option<u32>,
     ) -> Result<(), CniError> {
-        self.call(|client| near(numa_node, |node| client.add_uplink_near(config.clone(), uplink, node)))
+        self.call(|client| near(numa_node, |node| client.add_uplink(config.clone(), uplink, node)))
     }
 
     /// Takes a network's uplink away. As for ports, none is success. Other calls wait meanwhile: the switch answers them when that is done.
