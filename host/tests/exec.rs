@@ -108,6 +108,18 @@ fn endless_output_ends_the_program() {
 }
 
 #[test]
+fn x13_a_program_that_floods_its_stderr_is_ended_at_its_limit_and_when_its_call_is_cancelled() {
+    let flood = || shell("cat /dev/zero >&2 & cat /dev/zero >&2 & exec cat /dev/zero >&2");
+    let begun = Instant::now();
+    let outcome = Exec { time_limit: Duration::from_millis(200), ..flood() }.run();
+    let Err(ExecError::TimedOut { limit, stderr, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((limit, stderr.len()), (Duration::from_millis(200), STDERR_LIMIT));
+    let outcome = Exec { cancelled: &|| begun.elapsed() > Duration::from_millis(400), ..flood() }.run();
+    assert!(matches!(outcome, Err(ExecError::Cancelled { .. })), "{outcome:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn x13_the_whole_group_is_killed_at_the_limit_and_its_stderr_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let pid_file = directory.path().join("pid");

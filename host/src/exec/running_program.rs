@@ -19,6 +19,12 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long a killed program is waited for; one that hangs in the kernel is then left to a thread of its own.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 
+/// So much of a pipe is read at a time.
+const CHUNK: usize = 16 << 10;
+/// So many chunks are read before the program's time is looked at again: enough to see that standard output is too long, and more
+/// than an ended program can have left in a pipe of the usual largest size (1 MiB, fs.pipe-max-size).
+const CHUNKS_AT_ONCE: usize = STDOUT_LIMIT / CHUNK + 1;
+
 /// How a program ended, or why it has to be killed.
 #[derive(Debug)]
 pub(super) enum End {
@@ -126,7 +132,7 @@ impl<'stdin> RunningProgram<'stdin> {
         }
     }
 
-    /// Reads what there is now; false when standard output is too long.
+    /// Reads what there is now, in bounds; false when standard output is too long.
     fn collect(&mut self) -> io::Result<bool> {
         drain(&mut self.output, &mut self.stdout, |all| all.len() <= STDOUT_LIMIT)?;
         drain(&mut self.errors, &mut self.stderr, |all| {
@@ -160,14 +166,16 @@ impl Drop for RunningProgram<'_> {
     }
 }
 
-/// Reads until the pipe is empty, ended, or `go_on` has had enough.
+/// Reads until the pipe is empty, ended, or `go_on` has had enough, and [`CHUNKS_AT_ONCE`] at most: a program may write faster than it
+/// is read.
 fn drain(
     pipe: &mut Option<File>,
     into: &mut Vec<u8>,
     go_on: impl Fn(&mut Vec<u8>) -> bool,
 ) -> io::Result<()> {
-    let mut chunk = [0; 16 << 10];
-    while let Some(file) = pipe {
+    let mut chunk = [0; CHUNK];
+    for _ in 0..CHUNKS_AT_ONCE {
+        let Some(file) = pipe else { return Ok(()) };
         match file.read(&mut chunk) {
             Ok(0) => *pipe = None,
             Ok(length) => {
