@@ -2,9 +2,10 @@
 //! anything else, on a thread of their own: any can hang, and the start waits a few seconds. What fails is tried again
 //! in the background until it succeeds.
 //!
-//! An entry is removed only after it was answered with success. One that can't be read is set aside in
-//! `unreadable/` and never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL
-//! that starts other programs goes to the background at once, so it never keeps the node from being ready.
+//! An entry is removed only after it was answered with success. One that says nothing is set aside in `unreadable/` and
+//! never deleted. While one can't be read for a reason that can pass, the daemon does not start. As long as a DEL is pending,
+//! no ADD of the same attachment is begun. A DEL that starts other programs goes to the background at once, so it never keeps
+//! the node from being ready.
 
 mod retry;
 
@@ -20,6 +21,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
 use fairlead_host::files::{paths_in, regular};
+use fairlead_host::record_content::{Content, ReadFile, UnreadRecord};
 use fairlead_host::time_limit::within;
 use tracing::{error, info, warn};
 
@@ -48,6 +50,9 @@ pub enum SpoolError {
         /// Why the step failed.
         source: io::Error,
     },
+    /// An entry can't be read for now, and must not be passed over: its caller was answered with success.
+    #[error(transparent)]
+    Entry(#[from] UnreadRecord),
 }
 
 /// One spooled request, and the file that it was read from.
@@ -63,6 +68,7 @@ pub struct Locked {
     directory: PathBuf,
     _lock: File,
     node: Node,
+    read: ReadFile,
 }
 
 /// Locks the spool; waits for the executables that are just writing to it.
@@ -86,15 +92,15 @@ pub fn lock(state_dir: &Path, node: Node) -> Result<Locked, SpoolError> {
     let file = file.map_err(failed(&path, "made"))?;
     // Exclusive: executables hold it shared while they write an entry.
     file.lock().map_err(failed(&path, "locked"))?;
-    Ok(Locked { directory, _lock: file, node })
+    Ok(Locked { directory, _lock: file, node, read: read_bounded })
 }
 
 impl Locked {
-    /// All entries in order. What can't be read is set aside; what was never finished is removed: nothing was
+    /// All entries in order. What says nothing is set aside; what was never finished is removed: nothing was
     /// promised for it, and nobody is writing.
     ///
     /// # Errors
-    /// When the directory can't be read.
+    /// When the directory can't be read, or an entry for a reason that can pass.
     pub fn entries(&self) -> Result<Vec<Entry>, SpoolError> {
         let failed = |source| SpoolError::Directory { path: self.directory.clone(), what: "read", source };
         let mut names = Vec::new();
@@ -108,27 +114,28 @@ impl Locked {
             }
         }
         names.sort();
-        let entries: Vec<Entry> = names.into_iter().filter_map(|name| self.entry(&name.whole())).collect();
+        let entries = names.into_iter().filter_map(|name| self.entry(&name.whole()).transpose());
+        let entries: Vec<Entry> = entries.collect::<Result<_, UnreadRecord>>()?;
         self.node.spool_entries.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
         let unreadable = unreadable(&self.directory).map_or(0, |all| all.len());
         self.node.spool_unreadable.set(i64::try_from(unreadable).unwrap_or(i64::MAX));
         Ok(entries)
     }
 
-    fn entry(&self, name: &str) -> Option<Entry> {
+    fn entry(&self, name: &str) -> Result<Option<Entry>, UnreadRecord> {
         let path = self.directory.join(name);
-        match content(&path) {
-            Content::Request(request) => Some(Entry { path, request: *request }),
+        match content(&path, self.read)? {
+            Content::Known(request) => Ok(Some(Entry { path, request: *request })),
             Content::Newer(reason) => {
                 warn!(
                     entry = name,
                     reason, "a spooled request of a newer version is left until that version is back"
                 );
-                None
+                Ok(None)
             }
             Content::Unreadable(reason) => {
                 self.set_aside(name, &path, &reason);
-                None
+                Ok(None)
             }
         }
     }
@@ -148,20 +155,12 @@ impl Locked {
 }
 
 /// What an entry's file says.
-enum Content {
-    Request(Box<Request>),
-    /// A request that only the newer version can carry out that wrote it.
-    Newer(String),
-    Unreadable(String),
-}
-
-fn content(path: &Path) -> Content {
-    match read_bounded(path).map(|bytes| parse(&bytes)) {
-        Ok(Ok(request)) => Content::Request(Box::new(request)),
-        Ok(Err(newer)) if newer.is_of_newer_version() => Content::Newer(newer.to_string()),
-        Ok(Err(unreadable)) => Content::Unreadable(unreadable.to_string()),
+fn content(path: &Path, read: ReadFile) -> Result<Content<Box<Request>, String>, UnreadRecord> {
+    Content::of(path, read, |bytes| match parse(bytes) {
+        Ok(request) => Content::Known(Box::new(request)),
+        Err(newer) if newer.is_of_newer_version() => Content::Newer(newer.to_string()),
         Err(unreadable) => Content::Unreadable(unreadable.to_string()),
-    }
+    })
 }
 
 /// Reads an entry. A pipe that nobody writes to, or a link to somewhere, must not keep the daemon from being
@@ -187,13 +186,18 @@ pub fn unreadable(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// The entries that are left to the newer version that wrote them, for `doctor`. `directory` is the spool's.
 ///
 /// # Errors
-/// When the spool can't be read.
+/// When the spool can't be read, or an entry for a reason that can pass.
 pub fn of_newer_version(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let is_entry = |path: &PathBuf| {
         path.file_name().and_then(|name| name.to_str()).and_then(EntryName::parse_whole).is_some()
     };
-    let is_newer = |path: &PathBuf| is_entry(path) && matches!(content(path), Content::Newer(_));
-    Ok(paths_in(directory)?.into_iter().filter(is_newer).collect())
+    let mut newer = Vec::new();
+    for path in paths_in(directory)?.into_iter().filter(is_entry) {
+        if matches!(content(&path, read_bounded)?, Content::Newer(_)) {
+            newer.push(path);
+        }
+    }
+    Ok(newer)
 }
 
 /// Carries the entries out, each once, in order; answers those that are still to be done. Each DEL holds back the ADDs of its

@@ -1,6 +1,7 @@
 //! Pauses between attempts: each twice as long as the one before, up to a longest.
 //!
-//! The one back-off of Fairlead. It only counts; whoever uses it waits in his own way.
+//! It only counts; whoever uses it waits in his own way. `kube`, which does not know this crate, has one whose pauses also differ from node
+//! to node.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
 //! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
-//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`], [`shortage`], [`time_limit`]).
+//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`], [`time_limit`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
@@ -34,6 +34,7 @@ pub mod pid_lock;
 pub mod process;
 mod program_pages;
 pub mod real;
+pub mod record_content;
 pub mod record_version;
 pub mod renewed_directory;
 pub mod scheduling;

@@ -70,13 +70,14 @@ fn state_dir(path: &Path) -> Finding {
 fn spooled(state_dir: &Path) -> Finding {
     const ABOUT: &str = "spool";
     let directory = state_dir.join(fairlead_cni::spool::DIRECTORY);
-    if let Ok(newer) = spool::of_newer_version(&directory)
+    let newer = spool::of_newer_version(&directory);
+    if let Ok(newer) = &newer
         && !newer.is_empty()
     {
         let remedy = "each is a DEL or GC that was answered and not done: start the version of fairleadd that wrote it, or a later one";
-        return wrong(ABOUT, format!("written by a newer version: {}", listed(&newer)), remedy);
+        return wrong(ABOUT, format!("written by a newer version: {}", listed(newer)), remedy);
     }
-    match spool::unreadable(&directory) {
+    match newer.and_then(|_| spool::unreadable(&directory)) {
         Ok(none) if none.is_empty() => good(ABOUT, "every entry can be read"),
         Ok(unreadable) => {
             let remedy = "each is a DEL or GC that was answered and not done: see what the file names, clean up, remove the file";

@@ -5,6 +5,9 @@
 //! anything there: so the next pod gets a new directory of the same name (`fairlead_host::renewed_directory`), made as soon as no
 //! attachment has the port. The name stays the same because kubelet keeps what Allocate answered, beyond a restart of the node.
 //!
+//! Every ADD of a port takes the lock of what is known of ports. It is held while directories are made, which are in memory, and never
+//! while the state directory is read or written: a disk that hangs keeps no ADD waiting.
+//!
 //! Whose a port is, the store says. Nothing here knows the switch, the engine or kubelet's interface.
 
 mod definition;
@@ -22,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, renewed_directory, security_label, socket_file};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::store::Store;
@@ -43,6 +46,9 @@ const SWEPT_AT_ONCE: usize = 4096;
 /// So often what is missing is made, and what was left removed.
 const MENDS: Duration = Duration::from_secs(1);
 
+/// Why a port is kept from pods that was declared just now.
+const NOT_ON_RECORD: &str = "its MAC address is not on record";
+
 /// How a port can stand.
 const STATE_NAMES: [&str; 3] = ["ready", "taken", "broken"];
 
@@ -52,6 +58,8 @@ pub(crate) struct PortPools {
     store: Arc<Store>,
     random: Box<dyn Fn() -> u64 + Send + Sync>,
     state: Mutex<State>,
+    /// What is on record. Held by whoever reads or writes it, for as long as the disk takes; taken before `state`.
+    mac_addresses: Mutex<MacAddresses>,
     /// Of directories that are made.
     label: Mutex<SelinuxLabel>,
 }
@@ -62,7 +70,8 @@ struct State {
     ports: BTreeMap<String, Port>,
     /// By the name of the resource.
     offers: BTreeMap<String, Arc<PortOffer>>,
-    mac_addresses: MacAddresses,
+    /// Why the MAC addresses on record cannot be read for now.
+    unread: Option<String>,
     /// Why what pods have left cannot be removed, which was said.
     unswept: Option<String>,
     mended: Option<Instant>,
@@ -72,6 +81,8 @@ struct Port {
     pool: String,
     resource: String,
     mode: PortMode,
+    /// Its MAC address, as soon as that is on record. Without one the port has a fault.
+    mac: Option<Mac>,
     ready: Option<Ready>,
     /// Why its MAC address is not on record, or its directory could not be made.
     fault: Option<String>,
@@ -91,11 +102,12 @@ impl PortPools {
         store: Arc<Store>,
         random: Box<dyn Fn() -> u64 + Send + Sync>,
     ) -> PortPools {
+        let mac_addresses = MacAddresses::read(state_dir);
         let state = State {
             pools: Vec::new(),
             ports: BTreeMap::new(),
             offers: BTreeMap::new(),
-            mac_addresses: MacAddresses::read(state_dir),
+            unread: mac_addresses.unread().map(ToString::to_string),
             unswept: None,
             mended: None,
         };
@@ -104,6 +116,7 @@ impl PortPools {
             store,
             random,
             state: Mutex::new(state),
+            mac_addresses: Mutex::new(mac_addresses),
             label: Mutex::default(),
         }
     }
@@ -115,23 +128,29 @@ impl PortPools {
 
     /// Takes the pools that the configuration declares, and makes the directories of their ports. A port that a pod has is left alone.
     pub(crate) fn configure(self: &Arc<PortPools>, pools: &[PortPoolSettings]) {
+        self.declare(pools);
+        self.refill(&mut self.mac_addresses.lock()).show_offers();
+    }
+
+    /// Knows these pools and no others from now on. Waits for no disk: a port that is new is kept from pods for now.
+    fn declare(self: &Arc<PortPools>, pools: &[PortPoolSettings]) {
         let mut state = self.state.lock();
         let mut before = std::mem::take(&mut state.ports);
         for pool in pools {
             for id in pool.ids() {
                 let known = before.remove(&id);
+                let mac = known.as_ref().and_then(|port| port.mac);
                 // What is ready for the one mode is not for the other.
                 let known = known.filter(|port| port.mode == pool.mode);
                 let (ready, fault) = known.map_or((None, None), |port| (port.ready, port.fault));
+                let fault = fault.or_else(|| mac.is_none().then(|| NOT_ON_RECORD.to_owned()));
                 let (pool, resource, mode) = (pool.name.clone(), pool.resource_name.clone(), pool.mode);
-                state.ports.insert(id, Port { pool, resource, mode, ready, fault });
+                state.ports.insert(id, Port { pool, resource, mode, mac, ready, fault });
             }
         }
         state.pools = pools.to_vec();
         self.discard_undeclared(&state);
-        self.refill(&mut state);
         state.arrange_offers(&Arc::downgrade(self));
-        state.show_offers();
     }
 
     /// Whether a pool or a port has this name.
@@ -157,9 +176,16 @@ impl PortPools {
         state.pools.iter().find(|declared| declared.name == *pool)?.numa_node
     }
 
-    /// The MAC address of a port that is declared.
-    pub(crate) fn mac_address(&self, id: &str) -> Option<Mac> {
-        self.state.lock().mac_addresses.of(id)
+    /// The MAC address of a port that is declared; none where none is on record.
+    ///
+    /// # Errors
+    /// Why the addresses on record cannot be read for now: the port may have one, and its pod may know it.
+    pub(crate) fn mac_address(&self, id: &str) -> Result<Option<Mac>, String> {
+        let state = self.state.lock();
+        match &state.unread {
+            Some(unread) => Err(unread.clone()),
+            None => Ok(state.ports.get(id).and_then(|port| port.mac)),
+        }
     }
 
     /// The directory of a port, on the host.
@@ -228,8 +254,11 @@ impl PortPools {
 
     /// Makes what is missing, and removes some of what pods have left.
     pub(crate) fn mend(&self) {
-        let mut state = self.state.lock();
-        self.refill(&mut state);
+        // Whoever has the addresses just now refills too when the disk lets go of it. Nobody waits for that: this thread keeps ports up.
+        let state = match self.mac_addresses.try_lock() {
+            Some(mut mac_addresses) => self.refill(&mut mac_addresses),
+            None => self.with_directories(self.state.lock()),
+        };
         state.show_offers();
         drop(state);
         let swept = match File::open(&self.directory) {
@@ -251,8 +280,7 @@ impl PortPools {
         let row = |(id, port): (&String, &Port)| {
             let holder = self.store.port_holder(id, None);
             let word = port.state_name(holder.is_some());
-            let mac = state.mac_addresses.of(id);
-            json!({"pool": port.pool, "port": id, "resource": port.resource, "mode": port.mode, "mac": mac, "state": word,
+            json!({"pool": port.pool, "port": id, "resource": port.resource, "mode": port.mode, "mac": port.mac, "state": word,
                 "attachment": holder, "reason": port.fault})
         };
         state.ports.iter().map(row).collect()
@@ -276,8 +304,8 @@ impl PortPools {
     /// the containers of the new pod.
     fn allocate(&self, id: &str) -> Result<PortAccess, String> {
         let mut state = self.state.lock();
-        let mac = state.mac_addresses.of(id);
         let port = state.ports.get_mut(id).ok_or("no pool has it any more")?;
+        let mac = port.mac.ok_or(NOT_ON_RECORD)?;
         // A pod may have been given it before without an ADD for it ever coming.
         if self.store.port_holder(id, None).is_none() {
             port.ready = None;
@@ -286,7 +314,7 @@ impl PortPools {
             port.ready = Some(made?);
         }
         Ok(PortAccess {
-            mac: mac.ok_or("its MAC address is not on record")?,
+            mac,
             mode: fairlead_cni::config::vhost_user::Mode::from(port.mode).as_str(),
             host_directory: self.directory(id).to_string_lossy().into_owned(),
             directory: PortPools::in_container(id),
@@ -295,21 +323,30 @@ impl PortPools {
     }
 
     /// Puts the MAC addresses of ports on record that have none, and makes the directories that are missing.
-    fn refill(&self, state: &mut State) {
-        let State { ports, mac_addresses, .. } = state;
-        let unrecorded = mac_addresses.record(ports.keys(), &self.random).err();
-        for (id, port) in ports.iter_mut().filter(|(_, port)| port.ready.is_none()) {
+    fn refill(&self, mac_addresses: &mut MacAddresses) -> MutexGuard<'_, State> {
+        let ids: Vec<String> = self.state.lock().ports.keys().cloned().collect();
+        // ADDs ask for ports meanwhile, and other ports may be declared by the end of it.
+        let unrecorded = mac_addresses.record(ids.iter(), &self.random).err();
+        let mut state = self.state.lock();
+        state.unread = mac_addresses.unread().map(ToString::to_string);
+        for (id, port) in &mut state.ports {
+            port.take_address(mac_addresses.of(id), unrecorded.as_ref());
+        }
+        self.with_directories(state)
+    }
+
+    /// Makes the directories that are missing of ports whose addresses are on record.
+    fn with_directories<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let is_missing = |port: &Port| port.ready.is_none() && port.mac.is_some();
+        for (id, port) in state.ports.iter_mut().filter(|(_, port)| is_missing(port)) {
             if self.store.port_holder(id, None).is_some() {
-                continue;
-            }
-            if let (Some(error), None) = (&unrecorded, mac_addresses.of(id)) {
-                port.note(Some(format!("its MAC address cannot be put on record: {error}")));
                 continue;
             }
             let made = self.new_directory(id, port.mode).map_err(|error| unmade(&error));
             port.note(made.as_ref().err().cloned());
             port.ready = made.ok();
         }
+        state
     }
 
     /// Discards the directories of ports that are not declared any more, unless a pod still has them.
@@ -384,8 +421,24 @@ impl Port {
         }
     }
 
+    /// Has the address that is on record for it; `unrecorded`: why none could be put there.
+    fn take_address(&mut self, mac: Option<Mac>, unrecorded: Option<&io::Error>) {
+        let is_first = self.mac.is_none() && mac.is_some();
+        self.mac = mac;
+        match (mac, unrecorded) {
+            (Some(_), _) if is_first => self.note(None),
+            (None, Some(error)) => {
+                self.note(Some(format!("its MAC address cannot be put on record: {error}")));
+            }
+            _ => {}
+        }
+    }
+
     /// Notes why pods are kept from it, or that they are not; what is new is said.
     fn note(&mut self, fault: Option<String>) {
+        if fault.is_none() && self.mac.is_none() {
+            return; // Whatever was mended: no pod is told of an address that is not on record.
+        }
         if let Some(why) = fault.as_deref().filter(|why| self.fault.as_deref() != Some(*why)) {
             tracing::error!(pool = self.pool, why, "a port is kept from pods; it is tried again");
         }
@@ -397,3 +450,6 @@ impl Port {
 fn unmade(error: &io::Error) -> String {
     format!("its directory cannot be made: {error}")
 }
+
+#[cfg(test)]
+mod tests;

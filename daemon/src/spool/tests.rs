@@ -6,6 +6,7 @@ use fairlead_cni::config::NetConf;
 use fairlead_cni::spool::serialise;
 use fairlead_cni::wire::{Spooled, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -189,6 +190,24 @@ fn what_is_no_regular_file_keeps_nobody_waiting_and_is_set_aside() {
     let node = Node::default();
     let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     assert_eq!((entries.len(), node.spool_unreadable.get()), (1, 5));
+}
+
+#[test]
+fn x02_an_entry_that_cant_be_read_for_a_reason_that_can_pass_is_kept_and_the_daemon_does_not_start() {
+    let state = tempfile::tempdir().unwrap();
+    let written = serialise(&del("a")).unwrap();
+    let path = put(state.path(), 1, &written);
+    let mut locked = lock(state.path(), Node::default()).unwrap();
+    let shortages: [ReadFile; 2] = [|_| Err(Errno::EMFILE.into()), |_| Err(Errno::EACCES.into())];
+    for read in shortages {
+        locked.read = read;
+        let told = locked.entries().unwrap_err().to_string();
+        assert!(told.starts_with(&format!("{} cannot be read", path.display())), "{told}");
+        assert_eq!(fs::read(&path).unwrap(), written);
+    }
+    assert!(unreadable(&state.path().join(DIRECTORY)).unwrap().is_empty());
+    locked.read = read_bounded;
+    assert_eq!(locked.entries().unwrap().len(), 1);
 }
 
 #[test]

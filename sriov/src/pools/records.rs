@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_host::files;
 use fairlead_host::files::paths_in;
+use fairlead_host::record_content::{self, Content, ReadFile, UnreadRecord};
 use fairlead_host::record_version::{FORMAT, RecordVersion};
 use fairlead_host::{Mac, VfChange};
 use parking_lot::{Mutex, MutexGuard};
@@ -24,8 +25,6 @@ use crate::vf_netdev::Appearance;
 
 /// The directory of records in the state directory, and that of marks in the run directory.
 const DIRECTORY: &str = "pools";
-/// What a record that cannot be read is called from then on.
-const UNREADABLE: &str = "unreadable";
 
 /// The record of a VF that is or was a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,30 +160,26 @@ fn word(mark: Mark) -> Option<&'static str> {
 /// # Errors
 /// When the directory of records cannot be read.
 pub fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = paths_in(&state_dir.join(DIRECTORY))?;
-    Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
+    record_content::set_aside_in(&state_dir.join(DIRECTORY))
 }
 
-/// What a record's file says.
-enum Content {
-    Known(Box<Record>),
-    /// A newer version's, of the VF that the file is named after.
-    Newer(PciAddr, RecordVersion),
-    Unreadable,
-}
+/// What a record's file says; a newer version's is of the VF that the file is named after.
+type RecordContent = Content<Box<Record>, (PciAddr, RecordVersion)>;
 
-fn content(path: &Path) -> Content {
-    let Some(bytes) = fs::read(path).ok() else { return Content::Unreadable };
-    let version = serde_json::from_slice::<RecordVersion>(&bytes);
-    let readable = version.as_ref().is_ok_and(RecordVersion::is_readable);
-    if let (true, Ok(record)) = (readable, serde_json::from_slice(&bytes)) {
-        return Content::Known(Box::new(record));
-    }
-    let address = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-    match (address, serde_json::from_slice::<BTreeMap<String, Value>>(&bytes)) {
-        (Some(address), Ok(_)) => Content::Newer(address, version.unwrap_or_default()),
-        _ => Content::Unreadable,
-    }
+fn content(path: &Path, read: ReadFile) -> Result<RecordContent, UnreadRecord> {
+    Content::of(path, read, |bytes| {
+        let version = serde_json::from_slice::<RecordVersion>(bytes);
+        let readable = version.as_ref().is_ok_and(RecordVersion::is_readable);
+        if let (true, Ok(record)) = (readable, serde_json::from_slice::<Record>(bytes)) {
+            return Content::Known(Box::new(record));
+        }
+        let address = path.file_stem().and_then(|stem| stem.to_str()?.parse::<PciAddr>().ok());
+        match (address, serde_json::from_slice::<BTreeMap<String, Value>>(bytes)) {
+            (Some(address), Ok(_)) => Content::Newer((address, version.unwrap_or_default())),
+            (None, Ok(_)) => Content::Unreadable("its name is no PCI address".to_owned()),
+            (_, Err(error)) => Content::Unreadable(error.to_string()),
+        }
+    })
 }
 
 /// The two directories, and the records as they are on disk.
@@ -201,8 +196,15 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Makes the directories where they are not there, and reads the records; one that cannot be read is set aside.
+    /// Makes the directories where they are not there, and reads the records; one that says nothing is set aside.
+    ///
+    /// # Errors
+    /// When a directory cannot be made or read, or a record cannot be read for a reason that can pass.
     pub(super) fn open(state_dir: &Path, run_dir: &Path) -> io::Result<Records> {
+        Records::open_by(state_dir, run_dir, record_content::read)
+    }
+
+    fn open_by(state_dir: &Path, run_dir: &Path, read: ReadFile) -> io::Result<Records> {
         let (directory, marks) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
         fs::create_dir_all(&directory)?;
         fs::create_dir_all(&marks)?;
@@ -210,16 +212,16 @@ impl Records {
         for path in
             paths_in(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json"))
         {
-            match content(&path) {
+            match content(&path, read)? {
                 Content::Known(record) => drop(kept.insert(record.address, *record)),
-                Content::Newer(address, version) => {
+                Content::Newer((address, version)) => {
                     tracing::warn!(file = %path.display(), "the record of a pool's VF was {version}; both are left alone until that version is back");
                     newer.insert(address, version);
                 }
-                Content::Unreadable => {
-                    tracing::error!(file = %path.display(),
+                Content::Unreadable(reason) => {
+                    tracing::error!(file = %path.display(), reason,
                         "the record of a pool's VF cannot be read; it is set aside, and what the VF was before is lost");
-                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                    record_content::set_aside(&path)?;
                 }
             }
         }
@@ -337,9 +339,27 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use nix::errno::Errno;
     use nix::sys::stat::Mode;
 
     use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_for_a_reason_that_can_pass_stays_and_the_start_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), dir.path()).unwrap();
+        let address: PciAddr = "0000:21:10.0".parse().unwrap();
+        records.begin(address, "radio", || Mac::local(7));
+        records.change(address, |record| record.held = Some(RecordedHold::Drained)).unwrap();
+        let (file, before) = (records.file(address), records.get(address));
+        let shortages: [ReadFile; 2] = [|_| Err(Errno::EMFILE.into()), |_| Err(Errno::EACCES.into())];
+        for read in shortages {
+            let told = Records::open_by(dir.path(), dir.path(), read).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("{} cannot be read", file.display())), "{told}");
+            assert!(file.exists() && unreadable(dir.path()).unwrap().is_empty());
+        }
+        assert_eq!(Records::open(dir.path(), dir.path()).unwrap().get(address), before);
+    }
 
     #[test]
     fn a_mark_that_is_not_wholly_written_says_that_its_vf_is_not_clean() {

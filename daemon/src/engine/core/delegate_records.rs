@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::files::paths_in;
 use fairlead_host::pid_lock::lock_or_holder;
+use fairlead_host::record_content::{self, Content, ReadFile, UnreadRecord};
 use fairlead_host::record_version::{FORMAT, RecordVersion};
 
 use crate::engine::errors;
@@ -23,13 +23,10 @@ use crate::store::{Attachment, Phase};
 
 /// The directory of records, in the state directory.
 const DIRECTORY: &str = "attachments";
-/// What a record that can't be read is called from then on.
-const UNREADABLE: &str = "unreadable";
 
 /// The records that were set aside, for `doctor`: none where there is no such directory yet.
 pub(crate) fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = paths_in(&state_dir.join(DIRECTORY))?;
-    Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
+    record_content::set_aside_in(&state_dir.join(DIRECTORY))
 }
 
 /// The directory of records.
@@ -93,60 +90,78 @@ impl NewerRecord {
 }
 
 /// What a file says.
-enum Content {
-    Known(Box<Record<Value>>, Box<Attachment>),
-    Newer(Map<String, Value>),
-    Unreadable,
+type RecordContent = Content<Box<RecordedAttachment>, Map<String, Value>>;
+
+fn content(path: &Path, boot_id: &str, read: ReadFile) -> Result<RecordContent, UnreadRecord> {
+    Content::of(path, read, |bytes| {
+        if let Ok(record) = serde_json::from_slice::<Record<Value>>(bytes)
+            && record.version.is_readable()
+            && let Ok(attachment) = Attachment::deserialize(&record.attachment)
+        {
+            let of_this_boot = record.boot_id == boot_id;
+            let recorded = RecordedAttachment { of_this_boot, attachment, written: record.attachment };
+            return Content::Known(Box::new(recorded));
+        }
+        match serde_json::from_slice(bytes) {
+            Ok(record) => Content::Newer(record),
+            Err(error) => Content::Unreadable(error.to_string()),
+        }
+    })
 }
 
-fn content(path: &Path) -> Content {
-    let Some(bytes) = fs::read(path).ok() else { return Content::Unreadable };
-    if let Ok(record) = serde_json::from_slice::<Record<Value>>(&bytes)
-        && record.version.is_readable()
-        && let Ok(attachment) = Attachment::deserialize(&record.attachment)
-    {
-        return Content::Known(Box::new(record), Box::new(attachment));
+/// The files of whole records. What was never finished is removed: no program was started for it yet.
+fn whole_records(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut whole = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let path = entry.path();
+        let ending = path.extension().unwrap_or_default();
+        if ending == "json" {
+            whole.push(path);
+        } else if ending == "tmp" {
+            fs::remove_file(&path)?;
+        }
+        // Others are the lock, and records that were set aside.
     }
-    serde_json::from_slice(&bytes).map_or(Content::Unreadable, Content::Newer)
+    Ok(whole)
 }
 
 impl DelegateRecords {
+    /// Whether that is the boot in which this daemon runs.
+    pub(crate) fn is_of_this_boot(&self, boot_id: &str) -> bool {
+        self.boot_id == boot_id
+    }
+
     /// Opens the directory, which one daemon has at a time, and reads what an earlier one left in it, with whether it was
-    /// in this boot. A file that cannot be read is set aside.
+    /// in this boot. A file that says nothing is set aside.
+    ///
+    /// # Errors
+    /// When another daemon has the directory, it cannot be read, or a record cannot for a reason that can pass.
     pub(crate) fn open(state_dir: &Path, boot_id: &str) -> io::Result<(DelegateRecords, FoundRecords)> {
+        DelegateRecords::open_by(state_dir, boot_id, record_content::read)
+    }
+
+    fn open_by(
+        state_dir: &Path,
+        boot_id: &str,
+        read: ReadFile,
+    ) -> io::Result<(DelegateRecords, FoundRecords)> {
         let dir = state_dir.join(DIRECTORY);
         fs::create_dir_all(&dir)?;
         let lock = lock(&dir)?;
         let mut found = FoundRecords::default();
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            // Of a pipe the reading would not end.
-            if !entry.file_type()?.is_file() {
-                continue;
-            }
-            let path = entry.path();
-            match path.extension().and_then(|e| e.to_str()) {
-                Some("json") => {}
-                // Never finished: no program was started for it yet.
-                Some("tmp") => {
-                    fs::remove_file(&path)?;
-                    continue;
-                }
-                // The lock, and records that were set aside.
-                _ => continue,
-            }
-            match content(&path) {
-                Content::Known(record, attachment) => found.attachments.push(RecordedAttachment {
-                    of_this_boot: record.boot_id == boot_id,
-                    attachment: *attachment,
-                    written: record.attachment,
-                }),
+        for path in whole_records(&dir)? {
+            match content(&path, boot_id, read)? {
+                Content::Known(recorded) => found.attachments.push(*recorded),
                 // Its file stays as it is, for that version.
                 Content::Newer(record) => found.newer.push(NewerRecord::new(path, record)),
                 // One damaged record must not keep the daemon from starting. A person can still read it.
-                Content::Unreadable => {
-                    tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
-                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                Content::Unreadable(reason) => {
+                    tracing::error!(file = %path.display(), reason, "a record of an attachment cannot be read; it is set aside");
+                    record_content::set_aside(&path)?;
                 }
             }
         }
@@ -207,5 +222,28 @@ fn lock(dir: &Path) -> io::Result<File> {
             let why = "another fairleadd uses this state directory: give each its own --state-dir";
             Err(io::Error::new(io::ErrorKind::AddrInUse, why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_for_a_reason_that_can_pass_stays_and_the_daemon_does_not_start() {
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join(DIRECTORY).join("0000000000000007.json");
+        fs::create_dir(state.path().join(DIRECTORY)).unwrap();
+        fs::write(&file, "damaged").unwrap();
+        let shortages: [ReadFile; 2] = [|_| Err(Errno::EMFILE.into()), |_| Err(Errno::EACCES.into())];
+        for read in shortages {
+            let told = DelegateRecords::open_by(state.path(), "this boot", read).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("{} cannot be read", file.display())), "{told}");
+            assert!(file.exists() && unreadable(state.path()).unwrap().is_empty());
+        }
+        DelegateRecords::open(state.path(), "this boot").unwrap();
+        assert_eq!(unreadable(state.path()).unwrap(), [file.with_extension("unreadable")]);
     }
 }

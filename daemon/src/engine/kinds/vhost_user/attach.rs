@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fairlead_cni::CniError;
 use fairlead_cni::config::vhost_user::{Mode, Place};
+use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, failpoint, socket_file};
 use fairlead_kube::PodRef;
@@ -48,14 +48,10 @@ pub(crate) fn plan(
     let uplink =
         uplink.map(|master| uplink::plan(kinds, &network, master, config.mtu, request)).transpose()?;
     let (uplink, mtu) = uplink.unzip();
-    let of_pool = match &config.place {
-        Place::Port(port) => services.pools.mac_address(port),
-        _ => None,
-    };
     let port = PortConfig {
         name: format!("{}/{}", short_id(&request.key.container), request.key.ifname),
         network,
-        mac: wanted.mac.or(of_pool).unwrap_or_else(|| Mac::local(ids.next())),
+        mac: mac_address(kinds, wanted)?,
         vlan: config.vlan,
         trunk: config.trunk.clone(),
         spoof_check: config.spoofchk,
@@ -97,6 +93,19 @@ pub(crate) fn plan(
         record: LinkRecord::VhostUser(Box::new(record.clone())),
         work: Work::VhostUser(NewPort(record)),
     })
+}
+
+/// The MAC address that is asked for, else that of the pool's port, else a new one.
+fn mac_address(kinds: &Kinds, wanted: &VhostUser) -> Result<Mac, CniError> {
+    let known = match (wanted.mac, &wanted.config.place) {
+        (None, Place::Port(port)) => {
+            let unread =
+                |why: String| CniError::new(Code::TryAgain, format!("the MAC address of port {port}: {why}"));
+            kinds.vhost_user.pools.mac_address(port).map_err(unread)?
+        }
+        (asked, _) => asked,
+    };
+    Ok(known.unwrap_or_else(|| Mac::local(kinds.ids.next())))
 }
 
 /// The pod's NUMA node, as far as that is known; a port of a pool is on the pool's, if nobody says where the pod is.
