@@ -143,6 +143,26 @@ struct SharedLists {
     last: Option<Arc<Pods>>,
 }
 
+/// A call of `List` that is under way. It ends for all who wait, however it ends.
+struct RunningList<'a> {
+    of: &'a PodResources,
+    /// What kubelet has answered; none where its caller panics.
+    list: Option<Pods>,
+}
+
+impl Drop for RunningList<'_> {
+    fn drop(&mut self) {
+        let mut lists = self.of.lists.lock();
+        if self.list.is_none() {
+            lists.waiting -= 1;
+        }
+        lists.ended = lists.begun;
+        // None takes an older list away, too: it may be from before those who waited for this one came. They ask anew.
+        lists.last = self.list.take().map(Arc::new);
+        self.of.list_ended.notify_all();
+    }
+}
+
 impl PodResources {
     /// A client of the kubelet whose directory this is. Nothing is opened yet.
     pub fn new(directory: KubeletDir) -> PodResources {
@@ -235,11 +255,10 @@ impl PodResources {
                 // Nobody asks at the moment: this caller does, for all who came until now.
                 lists.begun += 1;
                 drop(lists);
-                let list = self.list(until);
+                let mut running = RunningList { of: self, list: None };
+                running.list = Some(self.list(until));
+                drop(running);
                 lists = self.lists.lock();
-                lists.ended = lists.begun;
-                lists.last = Some(Arc::new(list));
-                self.list_ended.notify_all();
                 continue;
             }
             let Some(left) = until.checked_duration_since(Instant::now()) else {

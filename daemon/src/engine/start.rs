@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlead_cni::wire::Command;
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{HostRoot, Kernel, NetError, NetnsId, process};
@@ -34,6 +35,7 @@ use super::random_ids::RandomIds;
 use super::read_definitions::ReadDefinitions;
 use super::recent_calls::RecentCalls;
 use super::{Engine, Policy, cluster_network};
+use crate::call::catching_panics;
 use crate::cluster_watch::name_of_node;
 use crate::conf_dir::Networks;
 use crate::delegate::Delegates;
@@ -386,10 +388,28 @@ fn work_off(engine: &Weak<Engine>, rank: Rank) {
             continue;
         }
         let is_replaced = rank == Rank::Standby && stand_in(engine, &strong.core.removals);
-        strong.core.attend(task);
+        attend(&strong.core, task);
         if is_replaced {
             return strong.core.removals.stood_in();
         }
+    }
+}
+
+/// Attends to a task. A panic in that is logged, and ends neither the thread nor the task, which comes again.
+fn attend(core: &Core, task: Task) {
+    let attended = catching_panics(Command::Del, || {
+        core.attend(task);
+        Ok(())
+    });
+    let Err(error) = attended else { return };
+    tracing::error!(?task, %error, "a removal has met a fault in fairleadd; it is tried again");
+    match task {
+        Task::Attachment(id) => {
+            core.removals.again(id, &error);
+            // It was tried once: the start waits for no more than that.
+            core.start.end(StartStep::Removal(id));
+        }
+        Task::Leftover(address) => core.removals.expect(address, Instant::now() + SWEEP),
     }
 }
 
@@ -403,7 +423,7 @@ fn execute_apart(engine: &Weak<Engine>, strong: &Engine, removal: ExecutedRemova
         let mut next = Some(first);
         while let Some(removal) = next {
             let Some(strong) = weak.upgrade() else { return };
-            strong.core.attend(Task::Attachment(removal.id));
+            attend(&strong.core, Task::Attachment(removal.id));
             next = strong.core.executed_removals.next(&removal);
         }
     });
@@ -475,3 +495,6 @@ fn blind(engine: &Weak<Engine>, error: &io::Error) {
         engine.netns_watch.is_blind(error);
     }
 }
+
+#[cfg(test)]
+mod tests;

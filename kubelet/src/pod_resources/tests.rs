@@ -1,5 +1,6 @@
 //! PodResources against a fake kubelet on a real socket.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use tempfile::TempDir;
@@ -159,6 +160,20 @@ fn x10_a_list_that_began_before_the_question_does_not_answer_it() {
         assert_eq!(ids(&allocated.unwrap().unwrap()), ["0000:3b:02.7"]);
     });
     assert_eq!(kubelet.answers.lock().unwrap().lists, 2);
+}
+
+#[test]
+fn x10_a_list_that_ends_by_a_panic_keeps_nobody_from_the_next() {
+    let (_root, kubelet, resources) = kubelet();
+    resources.lists_only.store(true, Ordering::Relaxed);
+    // The call makes a runtime of its own, which panics where one runs already.
+    let outer = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let panics = || outer.block_on(async { resources.shared_list(soon()).is_ok() });
+    catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+    assert_eq!(ids(&resources.pod(&du(), soon()).unwrap()), ["0000:3b:02.1", "0000:3b:02.0"]);
+    assert_eq!(kubelet.answers.lock().unwrap().lists, 1);
+    let lists = resources.lists.lock();
+    assert!(lists.waiting == 0 && lists.last.is_none(), "nothing is held when nobody waits");
 }
 
 #[test]

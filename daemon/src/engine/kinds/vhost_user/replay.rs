@@ -43,10 +43,35 @@ struct Upkeep {
     handed_over: BTreeMap<String, Instant>,
     /// A pod may have the switch tell something all the time.
     log_limit: LogLimit,
-    /// Attachments whose port could not be made, which was said.
+    /// Attachments whose port could not be made, which was said; until the port is found whole.
     told: BTreeSet<u64>,
     /// Networks whose uplink could not be made, which was said.
     without_uplink: BTreeSet<String>,
+}
+
+impl Upkeep {
+    /// Forgets what is not attached any more: one connection to a switch may last for months.
+    fn forget_detached(&mut self, attached: &[Arc<Attachment>]) {
+        let ids: BTreeSet<u64> = attached.iter().map(|attachment| attachment.id).collect();
+        let records = attached.iter().filter_map(|attachment| attachment.port_of_own_switch());
+        let names: BTreeSet<&str> = records.map(|record| record.port.name.as_str()).collect();
+        self.told.retain(|id| ids.contains(id));
+        self.handed_over.retain(|name, _| names.contains(name.as_str()));
+    }
+
+    /// Says why a port cannot be made: once, since it is tried again soon, until the port was whole. A pod can have it made and fail in
+    /// turn, all the time: of each port a few lines.
+    fn tell(&mut self, attachment: &Attachment, record: &VhostUserRecord, error: &CniError) {
+        if self.told.contains(&attachment.id) {
+            return;
+        }
+        let Some(Admitted { left_out }) = self.log_limit.admit(&record.port.name, Instant::now()) else {
+            return;
+        };
+        self.told.insert(attachment.id);
+        tracing::error!(container = %attachment.key.container, ifname = %attachment.key.ifname, left_out, %error,
+            "a pod's port cannot be made; it is tried again");
+    }
 }
 
 impl VhostUserServices {
@@ -113,6 +138,7 @@ impl VhostUserServices {
         (upkeep.looked, upkeep.is_missing) = (Some(Instant::now()), false);
         self.look_at_uplinks(upkeep);
         let attached = self.attached();
+        upkeep.forget_detached(&attached);
         if attached.is_empty() {
             return;
         }
@@ -125,23 +151,25 @@ impl VhostUserServices {
         for attachment in &attached {
             let Some(record) = attachment.port_of_own_switch() else { continue };
             let port = ports.get(&*record.port.name).copied().filter(|port| port.config == record.port);
+            if self.is_whole(record, port) {
+                upkeep.told.remove(&attachment.id);
+                continue;
+            }
+            upkeep.is_missing = true;
             let done = match record.pod_listens {
-                true if port.is_some_and(|port| port.has_connection) => continue,
                 true => self.connect_to_pod(attachment, record, port, upkeep),
-                false if port.is_some_and(|port| port.has_connection || !self.has_lost_socket(record)) => {
-                    continue;
-                }
                 false => self.serve_again(attachment, record, port.is_some()),
             };
-            upkeep.is_missing = true;
-            // Each by itself: one pod's directory that is gone keeps no other from its port. Said once: it is tried again soon.
-            if let Err(error) = done
-                && upkeep.told.insert(attachment.id)
-            {
-                tracing::error!(container = %attachment.key.container, ifname = %attachment.key.ifname, %error,
-                    "a pod's port cannot be made; it is tried again");
+            // Each by itself: one pod's directory that is gone keeps no other from its port.
+            if let Err(error) = done {
+                upkeep.tell(attachment, record, &error);
             }
         }
+    }
+
+    /// Whether nothing is to be done about a port, as the switch has it: its pod is connected, or can connect.
+    fn is_whole(&self, record: &VhostUserRecord, port: Option<&PortView>) -> bool {
+        port.is_some_and(|port| port.has_connection || !(record.pod_listens || self.has_lost_socket(record)))
     }
 
     fn look_at_uplinks(&self, upkeep: &mut Upkeep) {
@@ -257,3 +285,6 @@ fn log(event: &PortEvent, limit: &mut LogLimit) {
         _ => tracing::info!(?event, left_out, "a port of the switch"),
     }
 }
+
+#[cfg(test)]
+mod tests;

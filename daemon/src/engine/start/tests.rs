@@ -1,0 +1,86 @@
+//! The threads of removals, where a removal panics.
+
+use std::fs;
+
+use fairlead_cni::CniError;
+use fairlead_host::double::FakeKernel;
+use fairlead_sriov::wait_out_reset::SETTLES;
+
+use super::*;
+use crate::conf_dir::Directories;
+use crate::engine::kinds::BUILT_IN;
+use crate::metrics::{Calls, Exposition, Node};
+use crate::store::{Attachment, Key, LinkRecord, Namespace, Phase};
+
+/// An engine on a kernel in memory, without threads.
+fn opened(dir: &Path) -> Arc<Engine> {
+    for sub in ["run", "state/spool", "root/etc/cni/net.d", "sys/bus/pci/devices"] {
+        fs::create_dir_all(dir.join(sub)).unwrap();
+    }
+    let exposition = Exposition::default();
+    let node = Node::new(&exposition);
+    let conf_dir = Directories::new(&dir.join("root"), None, None);
+    let beside = Beside {
+        kernel: Arc::new(FakeKernel::new()),
+        networks: Arc::new(Networks::new(conf_dir, &BUILT_IN, node.clone())),
+        calls: Calls::new(&exposition, &BUILT_IN),
+        node,
+        cluster: None,
+        cgroup: None,
+        announce: None,
+        pool_metrics: exposition.pool_metrics(),
+        settings: Arc::default(),
+        settles: SETTLES,
+    };
+    let (run, state, root) = (dir.join("run"), dir.join("state"), dir.join("root"));
+    let paths = NodePaths {
+        sysfs: dir.join("sys"),
+        kubelet: "/var/lib/kubelet".into(),
+        ..NodePaths::new(run, state, root, dir.join("config.yaml"))
+    };
+    Engine::open(&paths, Policy::default(), beside).unwrap().0
+}
+
+/// Panics with the first attempt at each removal.
+fn panics_once(core: &Core, attachment: &Attachment, _: &str) -> Result<(), CniError> {
+    assert!(core.removals.failure(attachment.id).is_some(), "as asked");
+    Ok(())
+}
+
+/// An attachment that is to be removed, and is due.
+fn removing(core: &Core, container: &str, built_in: bool) -> u64 {
+    let key = Key {
+        container: container.to_owned(),
+        network: "net".to_owned(),
+        ifname: "net1".to_owned(),
+        plugin: "fairlead".to_owned(),
+    };
+    let id = NetnsId { dev: 4, ino: 77, cookie: Some(77) };
+    let netns = Namespace { path: "/run/netns/gone".to_owned(), id, nsid: None };
+    let link = LinkRecord::Conflist { conflist: Arc::from("{}"), namespace: None, built_in };
+    let attachment = Attachment::new(core.store.next_id(), key, netns, link, Arc::from("{}"));
+    let removing = core.store.begin(Attachment { phase: Phase::Removing, ..attachment }).unwrap();
+    core.start.begin(StartStep::Removal(removing.id));
+    core.removals.expect(removing.id, Instant::now());
+    removing.id
+}
+
+#[test]
+fn a_removal_that_panics_is_tried_again_and_ends_neither_its_thread_nor_what_waits_for_its_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = opened(dir.path());
+    Arc::get_mut(&mut engine).unwrap().core.remove_conflist = panics_once;
+    let core = &engine.core;
+    // More than one owner has threads for, and one that the queue's own thread removes.
+    let mut ids: Vec<u64> = (0..6).map(|n| removing(core, &format!("executed{n}"), false)).collect();
+    ids.push(removing(core, "built-in", true));
+    removal_thread(&Arc::downgrade(&engine), "0", Rank::Regular).unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !core.store.all().is_empty() && Instant::now() < limit {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(core.store.all().len(), 0);
+    let left = core.start.wait(Instant::now());
+    assert!(ids.iter().all(|id| !left.contains(&StartStep::Removal(*id))), "{left:?}");
+    engine.stop();
+}
