@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::containerd_phrases::avoid_containerd_phrases;
 use crate::version::CniVersion;
 
 /// The specification's error codes (CNI SPEC.md, "Error"), libcni's own, and ours.
@@ -120,6 +121,13 @@ impl CniError {
     pub fn with(mut self, details: impl Into<String>) -> CniError {
         self.details = details.into();
         self
+    }
+
+    /// The same, as the error of a DEL: [without the phrases](avoid_containerd_phrases) that containerd takes for success, whoever wrote
+    /// them: they may stand in the name of a network.
+    pub fn of_del(&self) -> CniError {
+        let (msg, details) = (avoid_containerd_phrases(&self.msg), avoid_containerd_phrases(&self.details));
+        CniError { code: self.code, msg, details }
     }
 
     /// The error object of the specification, in the configuration's own version.

@@ -164,7 +164,7 @@ pub struct Request {
 pub struct Spooled {
     /// The text of `/proc/sys/kernel/random/boot_id` when the request was spooled.
     pub boot_id: String,
-    /// When it was spooled, in seconds since the epoch. This is for a person; nothing depends on it.
+    /// When it was spooled, in seconds since the epoch: what was attached since is not in the list of a GC.
     pub at: u64,
     /// The `SO_NETNS_COOKIE` of the namespace, where the executable could read it.
     #[serde(default)]

@@ -207,9 +207,12 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
     let plugins = executables(&directories.plugins);
     let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
     match files(&directories.conf, &["conflist", "conf", "json"]) {
-        Ok(files) => {
+        Ok(mut files) => {
             scan.loaded = true;
+            // Of a list and a single plugin of one name the list counts (multi-net-spec), whatever their files are called.
+            files.sort_by_key(|file| file.extension().is_none_or(|ending| ending != "conflist"));
             files.into_iter().for_each(|file| add_file(&mut scan, last, file));
+            scan.refused.sort_by(|one, other| one.file().cmp(other.file()));
         }
         // A directory that never existed means no networks; one that vanishes is being mounted or replaced.
         Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {
@@ -351,6 +354,19 @@ mod tests {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(networks.list()["networks"][1]["missing"], json!(["dhcp"]));
+    }
+
+    #[test]
+    fn r08_a_list_counts_before_a_single_plugin_of_its_name_whatever_their_files_are_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("10-net.conf"), r#"{"cniVersion":"1.0.0","name":"net","type":"dhcp"}"#).unwrap();
+        fs::write(conf.join("20-net.conflist"), network("net", "macvlan")).unwrap();
+        let networks = over(dir.path());
+        assert_eq!(networks.list()["networks"][0]["plugins"], json!(["macvlan"]));
+        let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
+        assert!(matches!(&refused[..], [told] if told.contains("10-net.conf: the network")), "{refused:?}");
     }
 
     #[test]

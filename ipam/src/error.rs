@@ -142,6 +142,14 @@ impl IpamError {
         matches!(self, IpamError::Exhausted { .. } | IpamError::RequestedTaken { .. })
     }
 
+    /// The address that was asked for, and is another's.
+    pub(crate) fn requested(&self) -> Option<IpAddr> {
+        match self {
+            IpamError::RequestedTaken { ip, .. } => Some(*ip),
+            _ => None,
+        }
+    }
+
     /// True when the directory was not even opened because the way to it leads elsewhere: nothing was taken in it, and nothing can be
     /// given back there.
     pub fn leads_elsewhere(&self) -> bool {

@@ -16,6 +16,8 @@ mod error;
 mod host_local;
 pub mod static_ipam;
 
+use std::net::IpAddr;
+
 use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
 
 pub use error::IpamError;
@@ -45,9 +47,9 @@ pub struct LeaseRequest<'a> {
 
 /// Attachments that are on their way out: their addresses are free only when their links are really gone.
 pub trait PendingRemovals {
-    /// Called without any lock when an address could not be had: finishes the removals that hold addresses of
-    /// this network. True when one has given back an address, so that it is worth another attempt.
-    fn hurry(&self, directory: &NetworkDir) -> bool;
+    /// Called without any lock when an address could not be had: finishes a removal that holds addresses of this network, or `wanted`,
+    /// where that one was asked for. True when one has given back an address, so that it is worth another attempt.
+    fn hurry(&self, directory: &NetworkDir, wanted: Option<IpAddr>) -> bool;
 }
 
 /// The answer of a caller that has no removals under way.
@@ -55,7 +57,7 @@ pub trait PendingRemovals {
 pub struct NothingPending;
 
 impl PendingRemovals for NothingPending {
-    fn hurry(&self, _directory: &NetworkDir) -> bool {
+    fn hurry(&self, _directory: &NetworkDir, _wanted: Option<IpAddr>) -> bool {
         false
     }
 }

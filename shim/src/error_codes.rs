@@ -11,9 +11,6 @@ use crate::environment::EnvironmentError;
 use crate::spool_writer::SpoolError;
 use crate::stdin_config::ConfigError;
 
-/// Words by which a runtime takes a DEL's error for a success.
-const TAKEN_FOR_SUCCESS: [&str; 2] = ["not found", "no such file or directory"];
-
 impl From<EnvironmentError> for CniError {
     fn from(bad: EnvironmentError) -> CniError {
         let remedy = match &bad {
@@ -63,14 +60,19 @@ impl From<ConfigError> for CniError {
 /// The CNI error of a call that the daemon did not serve. [`CallError::Answered`] is not for this: it is passed on as it is.
 pub(crate) fn of_call(error: CallError, command: Command, socket: &Path) -> CniError {
     let error = match error {
-        CallError::Config(error) => return error.into(),
+        CallError::Config(error) => error.into(),
         CallError::Spool(error) => spool_error(&error, command),
         other => {
             let msg = format!("{} was not served at {}: {other}", command.name(), socket.display());
             CniError::new(code(&other, command), msg).with(remedy(&other, command))
         }
     };
-    if command == Command::Del { without_words_for_success(error) } else { error }
+    answer_to(command, error)
+}
+
+/// An error as the answer to this command.
+pub(crate) fn answer_to(command: Command, error: CniError) -> CniError {
+    if command == Command::Del { error.of_del() } else { error }
 }
 
 fn code(error: &CallError, command: Command) -> Code {
@@ -111,15 +113,4 @@ fn spool_error(error: &SpoolError, command: Command) -> CniError {
     };
     let msg = format!("{} was neither served nor spooled: no daemon is running, and {error}", command.name());
     CniError::new(Code::TryAgain, msg).with(remedy)
-}
-
-/// Replaces the words that would make a runtime forget a container whose DEL failed. Our own texts don't have them, so they can
-/// only have come in by a path or a name.
-fn without_words_for_success(mut error: CniError) -> CniError {
-    for words in TAKEN_FOR_SUCCESS {
-        let parts: Vec<&str> = words.split(' ').collect();
-        error.msg = error.msg.replace(words, &parts.join("_"));
-        error.details = error.details.replace(words, &parts.join("_"));
-    }
-    error
 }

@@ -27,8 +27,8 @@ mod wait_resend_spool;
 
 use std::io::IsTerminal;
 
-use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, CniVersion};
 
 use crate::call_error::CallError;
 use crate::connection::Socket;
@@ -71,7 +71,7 @@ fn version(deadline: Deadline) -> i32 {
 fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
     let mut invocation = match Invocation::read(command, program) {
         Ok(invocation) => invocation,
-        Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
+        Err(error) => return refuse(command, error, deadline),
     };
     let netns = Some(&invocation.request.netns).filter(|path| !path.is_empty());
     let netns = netns.and_then(|path| Netns::open(path));
@@ -84,7 +84,7 @@ fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
     }
     match stdin_config::read_all(deadline) {
         Ok(config) => invocation.request.config = config,
-        Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
+        Err(error) => return refuse(command, error, deadline),
     }
     let mut call = Call { invocation, netns, deadline, socket, answered_on: None };
     match call.run() {
@@ -104,4 +104,9 @@ fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
             )
         }
     }
+}
+
+/// Answers a call whose environment or input cannot be read, in no version of its own.
+fn refuse(command: Command, error: impl Into<CniError>, deadline: Deadline) -> i32 {
+    stdout::print_error(&error_codes::answer_to(command, error.into()), CniVersion::LATEST, deadline)
 }

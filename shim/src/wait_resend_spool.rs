@@ -205,14 +205,16 @@ impl Call {
         }
     }
 
-    /// The result or the error object in an answer, as its status says. An ADD always has one of them.
+    /// The result or the error object in an answer, as its status says. An ADD always has one of them; what other commands succeed with
+    /// is nothing of the runtime's.
     fn result_of(&self, answer: Answer) -> Result<Vec<u8>, CallError> {
         let text = str::from_utf8(&answer.body).unwrap_or_default();
         let object = text.trim_start().starts_with('{');
         match answer.status {
-            200 if object || (answer.body.is_empty() && self.request().command != Command::Add) => {
-                Ok(answer.body)
+            200 if self.request().command != Command::Add && (object || answer.body.is_empty()) => {
+                Ok(Vec::new())
             }
+            200 if object => Ok(answer.body),
             200 => Err(CallError::NoBody(200)),
             _ if CniError::from_json(text).is_some() => Err(CallError::Answered(answer.body)),
             status => Err(CallError::NoBody(status)),

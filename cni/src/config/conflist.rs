@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::netconf::put_valid_attachments;
 use super::{AttachmentRef, NetConf, netconf};
 use crate::error::{CniError, Code};
 use crate::go_json::{Fields, folded};
@@ -161,11 +162,7 @@ impl ConfList {
     /// The configuration of plugin `index` for a GC that keeps `valid`, under the key of today and the old one.
     pub fn gc_config(&self, index: usize, valid: &[AttachmentRef]) -> Result<String, CniError> {
         let (_, mut keys) = self.begin(index)?;
-        let valid: Vec<Value> =
-            valid.iter().map(|a| json!({"containerID": a.container_id, "ifname": a.ifname})).collect();
-        for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
-            keys.insert(key.to_owned(), Value::Array(valid.clone()));
-        }
+        put_valid_attachments(&mut keys, valid);
         Ok(Value::Object(keys).to_string())
     }
 

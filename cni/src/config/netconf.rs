@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::error::{CniError, Code};
 use crate::go_json::{self, Fields, Item};
@@ -10,6 +10,9 @@ use crate::names;
 use crate::result::{CniResult, Dns};
 use crate::version::CniVersion;
 use crate::wire::MAX_CONFIG;
+
+/// What a GC must keep: the key of today, and the one before 1.1.0 was final.
+const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 /// A network configuration as a plugin reads it on stdin.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,9 +123,29 @@ impl NetConf {
         })
     }
 
+    /// This configuration for a GC that keeps `valid`, under the key of today and the old one.
+    ///
+    /// # Errors
+    /// Code 6 when the text is one that only [`go_json::parse`] reads.
+    pub fn gc_config(&self, valid: &[AttachmentRef]) -> Result<String, CniError> {
+        let mut keys: Map<String, Value> = serde_json::from_str(&self.raw)
+            .map_err(|e| CniError::new(Code::Decode, format!("network {:?}: {e}", self.name)))?;
+        put_valid_attachments(&mut keys, valid);
+        Ok(Value::Object(keys).to_string())
+    }
+
     /// The keys of the configuration.
     pub fn fields(&self) -> Result<Fields<'_>, CniError> {
         Fields::of(&self.value)
+    }
+}
+
+/// Says in a plugin's configuration what a GC keeps.
+pub(super) fn put_valid_attachments(keys: &mut Map<String, Value>, valid: &[AttachmentRef]) {
+    let valid: Vec<Value> =
+        valid.iter().map(|a| json!({"containerID": a.container_id, "ifname": a.ifname})).collect();
+    for key in VALID_ATTACHMENTS {
+        keys.insert(key.to_owned(), Value::Array(valid.clone()));
     }
 }
 
@@ -190,7 +213,7 @@ fn dns(fields: &Fields<'_>) -> Result<Dns, CniError> {
 /// Reads the attachments that a GC must keep, from the newer key where there are both: libcni sends both.
 fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<AttachmentRef>>, CniError> {
     let is_present = |key: &&str| fields.raw(key).is_some();
-    let Some(key) = ["cni.dev/valid-attachments", "cni.dev/attachments"].into_iter().find(is_present) else {
+    let Some(key) = VALID_ATTACHMENTS.into_iter().find(is_present) else {
         return Ok(None);
     };
     fields.each(key, |item| attachment(&item)).map(Some)

@@ -78,7 +78,7 @@ enum Command {
     /// The policy for tenants' definitions.
     Policy(PolicyArgs),
     /// The release and the revision of this program.
-    Version,
+    Version(VersionArgs),
     /// Print the completions for a shell.
     Completions {
         /// The shell that the completions are for.
@@ -111,7 +111,7 @@ impl Command {
             | Command::Doctor(_)
             | Command::Validate(_)
             | Command::Policy(_)
-            | Command::Version
+            | Command::Version(_)
             | Command::Completions { .. }
             | Command::ManPages { .. } => false,
         }
@@ -257,6 +257,13 @@ struct DescribeArgs {
     /// A pod's name or uid, or a container's id or its first 8 characters.
     #[arg(value_name = "[NAMESPACE/]POD|CONTAINER")]
     of: String,
+}
+
+#[derive(Debug, Args)]
+struct VersionArgs {
+    /// A line for people, or JSON for programs.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -519,7 +526,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Install(args) => install(args)?,
         Command::Uninstall(args) => uninstall(args)?,
         Command::Doctor(args) => return run_doctor(args),
-        Command::Version => table::print(&format!("fairleadd {VERSION}\n"))?,
+        Command::Version(args) => tell_version(args.output)?,
         Command::Completions { shell } => generated::completions(shell)?,
         Command::ManPages { dir } => generated::man_pages(&dir)?,
         Command::Validate(args) => {
@@ -569,6 +576,15 @@ fn may_change(directory: &Path) -> Result<(), CliError> {
 
 fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
     findings_told(&doctor::examine(args.dirs.paths()), args.output)
+}
+
+fn tell_version(output: Output) -> Result<(), CliError> {
+    let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("FAIRLEAD_REVISION"));
+    match output {
+        Output::Table => table::print(&format!("fairleadd {VERSION}\n"))?,
+        Output::Json => table::print_json(&serde_json::json!({ "version": version, "revision": revision }))?,
+    }
+    Ok(())
 }
 
 /// Prints findings; the exit status is failure when something is wrong.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
-use fairlead_cni::wire::{Command, Inode, Request};
+use fairlead_cni::wire::{Command, Inode, Request, Spooled};
 use fairlead_cni::{CniError, Code, names};
 use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::NumaPolicy;
@@ -50,6 +50,8 @@ pub struct Sandbox<'a> {
     pub path: &'a str,
     /// The caller's environment, for plugins that are executed.
     pub env: &'a [(String, String)],
+    /// When and where the request was spooled; `None`: it comes from its caller just now.
+    pub spooled: Option<&'a Spooled>,
 }
 
 /// Which network is asked for, and by what the attachment to it is known.
@@ -130,6 +132,7 @@ impl<'a> From<&'a Request> for Sandbox<'a> {
             args: &request.args,
             path: &request.path,
             env: &request.env,
+            spooled: request.spooled.as_ref(),
         }
     }
 }

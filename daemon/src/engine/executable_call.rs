@@ -14,7 +14,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_kube::PodRef;
 
 use super::attachment_request::{AttachmentRequest, OWN_TYPE};
-use super::core::Ipam;
+use super::core::executes_ipam;
 use super::parsed_request::ParsedRequest;
 use super::pod_networks::PodNetworks;
 use super::recent_calls::FailedCall;
@@ -71,6 +71,7 @@ impl EngineCall {
         }
         let vf_wait = engine.core.policy().vf_wait;
         let mut request = AttachmentRequest::of_call(&self.request, &parsed.wanted, waiting, vf_wait)?;
+        request.sandbox.netns = engine.core.netns_now(&request.sandbox);
         request.timing.end("parse");
         let answer = engine.carry_out(&mut request, parsed);
         *phases = request.timing.take();
@@ -121,7 +122,7 @@ impl EngineCall {
         if conf.plugin_type == OWN_TYPE {
             return command != Command::Add || self.engine.pod_add_waits(&parsed.wanted);
         }
-        if Ipam::executes(conf) || command == Command::Gc {
+        if executes_ipam(conf) || command == Command::Gc {
             return true;
         }
         let network = parsed.valid_network();
@@ -171,6 +172,10 @@ impl PreparedCall for EngineCall {
             Ok(parsed) => (parsed.wanted.conf.version, self.carry_out(parsed, waiting, &mut phases)),
             // An error, too, is answered in the version of the configuration, as far as that can be read.
             Err(refused) => (ConfigSummary::of(&self.request.config).version, Err(refused.clone())),
+        };
+        let outcome = match self.request.command {
+            Command::Del => outcome.map_err(|error| error.of_del()),
+            _ => outcome,
         };
         match &outcome {
             Ok(_) => {

@@ -56,6 +56,8 @@ fn reply(reply: Reply) -> Response {
 
 fn status_and_body(reply: Reply) -> (StatusCode, String) {
     match reply.outcome {
+        // DEL, CHECK, GC and STATUS have no result. A body is one all the same: this is the smallest.
+        Ok(none) if none.is_empty() => (StatusCode::OK, format!(r#"{{"cniVersion":"{}"}}"#, reply.version)),
         Ok(body) => (StatusCode::OK, body),
         Err(error) => (status_of(error.code), error.to_json(reply.version)),
     }

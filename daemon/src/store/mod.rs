@@ -56,7 +56,7 @@ pub(crate) const JOURNAL: &str = "attachments.journal";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The journal could not be opened.
-    #[error("the store {path} cannot be opened: {source}")]
+    #[error("the store {path} cannot be opened: {source}; see that its file system is there and can be written, and that nothing but a regular file has its name")]
     Open {
         /// The path of the journal.
         path: PathBuf,
@@ -236,7 +236,11 @@ impl Store {
     /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF. `quarantined`: why nobody may
     /// have that yet, where its pod has left something on it.
     pub fn released(&self, attachment: &Attachment, quarantined: Option<&str>) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        // The caller may have read the attachment before its removal was begun.
+        let removing_since = state.live.get(&attachment.id).and_then(|known| known.removing_since);
         let bare = Attachment {
+            removing_since: removing_since.or(attachment.removing_since),
             quarantined: quarantined.map(str::to_owned),
             phase: Phase::Silenced,
             ipam: IpamRecord::None,
@@ -244,7 +248,6 @@ impl Store {
             device_info: None,
             ..attachment.clone()
         };
-        let mut state = self.lock();
         if state.live.get(&bare.id).is_some_and(|known| **known == bare) {
             return Ok(()); // it is tried again and again
         }

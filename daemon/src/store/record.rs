@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use fairlead_cni::config::AttachmentRef;
 use fairlead_host::{
     AttachedProgram, Kind, Link, LinkSettings, Mac, NetdevIdentity, NetdevSettings, NetnsId, Nsid, VfChange,
 };
@@ -501,6 +502,11 @@ impl Attachment {
     /// Whether it is being removed, or will be: what it has is about to be given back.
     pub fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Removing | Phase::Silenced)
+    }
+
+    /// As a GC refers to it.
+    pub fn reference(&self) -> AttachmentRef {
+        AttachmentRef { container_id: self.key.container.clone(), ifname: self.key.ifname.clone() }
     }
 
     /// By what a person knows it: its interface, and its pod, or its container where the runtime names no pod.

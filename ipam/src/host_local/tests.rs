@@ -282,7 +282,8 @@ fn a_directory_that_somebody_removed_or_emptied_is_made_anew() {
 fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
     struct Removals<'a>(&'a Host, AtomicUsize);
     impl PendingRemovals for Removals<'_> {
-        fn hurry(&self, directory: &NetworkDir) -> bool {
+        fn hurry(&self, directory: &NetworkDir, wanted: Option<IpAddr>) -> bool {
+            assert_eq!(wanted, None, "none was asked for");
             self.1.fetch_add(1, Ordering::Relaxed);
             self.0.ipam.release(directory, "a", "eth0").unwrap() > 0
         }

@@ -102,7 +102,7 @@ impl Engine {
             // What is silenced has had its DEL from every plugin.
             let here =
                 on_record.iter().filter(|a| a.phase != Phase::Silenced && is_of_network(a, &list.name));
-            let on_record = here.map(|a| reference(a));
+            let on_record = here.map(|a| a.reference());
             let of_multus = of_multus.iter().filter(|(name, _)| *name == list.name);
             let held = of_multus.map(|(_, attachment)| attachment.clone());
             of_runtime.iter().cloned().chain(on_record).chain(held).collect::<Vec<_>>()
@@ -176,10 +176,6 @@ fn is_of_network(attachment: &Attachment, name: &str) -> bool {
         _ => false,
     };
     attachment.key.network == name || is_list()
-}
-
-fn reference(attachment: &Attachment) -> AttachmentRef {
-    AttachmentRef { container_id: attachment.key.container.clone(), ifname: attachment.key.ifname.clone() }
 }
 
 fn in_words_of_the_network(name: &str, namespace: Option<&str>, error: CniError) -> CniError {

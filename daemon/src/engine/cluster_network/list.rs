@@ -117,6 +117,7 @@ pub(in crate::engine) fn remove(
         args: parameters.args,
         path: parameters.path,
         env: parameters.env,
+        spooled: None,
     };
     let waiting = Waiting { arrived: now, deadline: now + limit, gone: CallerGone::default() };
     let ifname = &attachment.key.ifname;

@@ -21,7 +21,7 @@ use fairlead_kube::says_of_networks;
 use serde_json::{Map, Value};
 
 use super::attachment_request::AttachmentRequest;
-use super::core::{Answer, Core, all_errors, since_1_1, without_success_phrases};
+use super::core::{Answer, Core, all_errors, since_1_1};
 use super::pod_networks::ANNOTATIONS;
 use super::{Engine, errors};
 use crate::store::{Attachment, LinkRecord};
@@ -79,7 +79,6 @@ impl Engine {
         if matches!(of_multus, Ok(Some(true))) {
             return Ok(());
         }
-        let of_multus = of_multus.map_err(|error| without_success_phrases(&error));
         // What Multus' file does not say goes by the configuration, and its error is told all the same.
         let list = self.networks.find(&node.name);
         let prev = request.conf.prev_result.as_ref();

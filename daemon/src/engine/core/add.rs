@@ -13,7 +13,7 @@ use fairlead_host::{Net, failpoint};
 use fairlead_kube::PodRef;
 use ipnet::IpNet;
 
-use super::{Answer, Core, Ipam, PodNet};
+use super::{Answer, Core, PodNet, executes_ipam};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::errors;
@@ -40,13 +40,19 @@ impl Core {
             request.leave_pod();
         }
         let (network, reservation) = network.reserve(&self.kinds, self, request)?;
-        // After the reservation: that can wait for seconds, and an entered namespace cannot die.
+        // A plugin of a list is on record by the list.
+        let is_of_list = request.nested && request.made_with.is_none();
+        let is_collected = !is_of_list && executes_ipam(&request.conf);
+        if is_collected && self.collections.is_running(&request.key.network) {
+            request.leave_pod();
+            self.collections.wait(&request.key.network, request.waiting.deadline)?;
+        }
+        // After what can wait for seconds: an entered namespace cannot die.
         let mut pod = self.enter(request)?;
         request.timing.end("namespace");
         let (plan, attachment) = self.intend(request, &network, &reservation, &mut *pod)?;
         let begin = || self.store.begin(attachment).map_err(|e| errors::store(&e));
-        // A plugin of a list is on record by the list.
-        let attachment = match request.made_with.is_some() && Ipam::executes(&request.conf) {
+        let attachment = match is_collected {
             true => self.collections.begin(&request.key.network, request.waiting.deadline, begin)??,
             false => begin()?,
         };

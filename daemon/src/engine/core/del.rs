@@ -4,7 +4,7 @@
 use fairlead_cni::CniError;
 use fairlead_host::{NetnsError, Op};
 
-use super::{Core, all_errors, without_success_phrases};
+use super::{Core, all_errors};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::Network;
@@ -46,7 +46,7 @@ impl Core {
         }
         let done = self.del_unrecorded(request, networks);
         request.timing.end("remove");
-        done.map_err(|e| without_success_phrases(&e))
+        done
     }
 
     /// K10: nothing is on record; another plugin may have made it.

@@ -7,7 +7,7 @@ use fairlead_cni::CniError;
 use fairlead_ipam::Owner;
 
 use super::newer_attachments::left_to_newer;
-use super::{Answer, Core, Ipam, all_errors, since_1_1};
+use super::{Answer, Core, all_errors, executes_ipam, since_1_1};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::store::{Attachment, Phase};
@@ -52,18 +52,43 @@ impl Core {
             Owner::Nobody => true,
         };
         // An IPAM plugin that is executed would free what it has of attachments that are not in the list.
-        match self.newer_of_network(request).filter(|_| Ipam::executes(&request.conf)) {
+        match self.newer_of_network(request).filter(|_| executes_ipam(&request.conf)) {
             Some(newer) => errors.push(left_to_newer(&request.key.network, &newer)),
+            None if executes_ipam(&request.conf) => errors.extend(self.gc_of_executed_ipam(request).err()),
             None => errors.extend(self.ipam.gc(request, &keep)),
         }
         request.timing.end("remove");
         all_errors(errors)
     }
 
+    /// Such a plugin frees what it has of attachments that it is not told of: it is told of those, too, that are on record by now.
+    fn gc_of_executed_ipam(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let network = &request.key.network;
+        let valid = || {
+            let of_runtime = request.conf.valid_attachments.iter().flatten().cloned();
+            let on_record = self.store.all().into_iter();
+            // What is silenced has had its DEL from the plugin.
+            let on_record = on_record.filter(|a| a.phase != Phase::Silenced && a.key.network == *network);
+            let on_record = on_record.map(|a| a.reference());
+            of_runtime.chain(on_record).collect::<Vec<_>>()
+        };
+        let collect = |valid: Vec<_>| self.ipam.gc_executed(request, &valid);
+        match request.nested {
+            // The collection is the list's, which is under way.
+            true => collect(valid()),
+            false => self.collections.collect(network, valid, collect),
+        }
+    }
+
     fn settled_before(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> bool {
         // The runtime made its list before this call arrived: no ADD in flight or committed since can be in it.
-        attachment.phase == Phase::Attached
-            && self.store.committed_at(attachment.id).is_none_or(|at| at < request.waiting.arrived)
+        let committed = self.store.committed_at(attachment.id);
+        let is_older = match request.sandbox.spooled {
+            // It arrived before this daemon did, and maybe before an earlier one. In the second in which it came nobody knows the order.
+            Some(spooled) => committed.is_none() && attachment.added_at.is_none_or(|at| at < spooled.at),
+            None => committed.is_none_or(|at| at < request.waiting.arrived),
+        };
+        attachment.phase == Phase::Attached && is_older
     }
 
     fn collect_one(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> Result<(), CniError> {

@@ -2,12 +2,13 @@
 //! tells IPAMs apart.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
-use fairlead_cni::config::{HostLocal as HostLocalConfig, NetConf, StaticIpam};
+use fairlead_cni::config::{AttachmentRef, HostLocal as HostLocalConfig, NetConf, StaticIpam};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::time_limit::within;
@@ -16,7 +17,6 @@ use fairlead_ipam::{
 };
 
 use super::Core;
-use super::removal::without_success_phrases;
 use super::status::not_available;
 use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters};
 use crate::engine::attachment_request::AttachmentRequest;
@@ -52,7 +52,7 @@ impl IpamKind<'_> {
     }
 }
 
-/// Whether the addresses of a configuration come from a program that is executed.
+/// Whether the addresses of a configuration come from a program that is executed: such a call belongs on the slow lane.
 pub(crate) fn executes_ipam(conf: &NetConf) -> bool {
     matches!(IpamKind::of(conf), IpamKind::Delegate(_))
 }
@@ -79,11 +79,6 @@ pub(crate) struct Ipam {
 }
 
 impl Ipam {
-    /// Whether another program is executed for the addresses of this network: that belongs on the slow lane.
-    pub(crate) fn executes(conf: &NetConf) -> bool {
-        matches!(IpamKind::of(conf), IpamKind::Delegate(_))
-    }
-
     /// What is put on record about the addresses before the first is taken. Code 7 where the network must have an IPAM and has
     /// none.
     pub(super) fn record(
@@ -147,9 +142,11 @@ impl Ipam {
                 result_of(static_ipam::allocate(&StaticIpam::parse(&request.conf, request.args)?))
             }
             IpamRecord::Delegate { plugin } => {
-                let answer = self.execute(request, plugin, Command::Add).map_err(|e| NotAllocated {
-                    nothing_taken: e.never_ran(),
-                    error: of_network(&request.key.network, e.to_cni_error(Command::Add)),
+                let answer = self.execute(request, plugin, &request.conf.raw, Command::Add).map_err(|e| {
+                    NotAllocated {
+                        nothing_taken: e.never_ran(),
+                        error: of_network(&request.key.network, e.to_cni_error(Command::Add)),
+                    }
                 })?;
                 answer.unwrap_or_default()
             }
@@ -227,10 +224,20 @@ impl Ipam {
                 let removed = self.host_local.gc(&directory, keep);
                 removed.errors.into_iter().map(Into::into).collect()
             }
-            IpamKind::Delegate(plugin) => {
-                self.delegate(request, plugin, Command::Gc).err().into_iter().collect()
-            }
+            IpamKind::Delegate(_) => Vec::new(),
         }
+    }
+
+    /// GC of the IPAM plugin that is executed, where the network has one; `valid`: what it keeps.
+    pub(super) fn gc_executed(
+        &self,
+        request: &AttachmentRequest<'_>,
+        valid: &[AttachmentRef],
+    ) -> Result<(), CniError> {
+        let IpamKind::Delegate(plugin) = IpamKind::of(&request.conf) else { return Ok(()) };
+        let config = request.conf.gc_config(valid)?;
+        let done = self.execute(request, plugin, &config, Command::Gc);
+        done.map(drop).map_err(|e| of_network(&request.key.network, e.to_cni_error(Command::Gc)))
     }
 
     /// STATUS of the IPAM. How full host-local's ranges are is not looked at.
@@ -298,7 +305,7 @@ impl Ipam {
         plugin: &str,
         command: Command,
     ) -> Result<Option<CniResult>, CniError> {
-        let done = self.execute(request, plugin, command);
+        let done = self.execute(request, plugin, &request.conf.raw, command);
         done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
     }
 
@@ -306,6 +313,7 @@ impl Ipam {
         &self,
         request: &AttachmentRequest<'_>,
         plugin: &str,
+        config: &str,
         command: Command,
     ) -> Result<Option<CniResult>, DelegateError> {
         // A removal goes on when its caller has gone, so neither the deadline nor a hang-up ends the plugin.
@@ -317,7 +325,7 @@ impl Ipam {
         let call = DelegateCall {
             command,
             plugin,
-            config: &request.conf.raw,
+            config,
             parameters: request.parameters(),
             time_limit: self.policy.get().delegate_timeout.min(left),
             cancelled: &|| !goes_on && request.waiting.gone.get(),
@@ -341,8 +349,7 @@ impl Ipam {
             is_ours: &is_file_of_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
-        let of = |e: CniError| without_success_phrases(&of_network(&attachment.key.network, e));
-        done.map(drop).map_err(|e| of(e.to_cni_error(Command::Del)))
+        done.map(drop).map_err(|e| of_network(&attachment.key.network, e.to_cni_error(Command::Del)))
     }
 
     /// A plugin that outlived a killed daemon may still work for the same attachment.
@@ -352,9 +359,10 @@ impl Ipam {
 }
 
 impl PendingRemovals for Core {
-    fn hurry(&self, directory: &NetworkDir) -> bool {
+    fn hurry(&self, directory: &NetworkDir, wanted: Option<IpAddr>) -> bool {
         self.finish_pending(|a| {
-            a.address_directory() == directory.network
+            wanted.is_none_or(|ip| a.addresses.iter().any(|held| held.addr() == ip))
+                && a.address_directory() == directory.network
                 && matches!(&a.ipam, IpamRecord::HostLocal { data_dir, .. } if *data_dir == directory.data_dir)
         })
     }

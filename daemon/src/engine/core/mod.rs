@@ -21,6 +21,7 @@ mod removal;
 mod removal_queue;
 mod running_collections;
 mod set_aside_records;
+mod spooled_netns;
 mod start_steps;
 mod status;
 
@@ -47,7 +48,7 @@ pub(crate) use executed_removals::{ExecutedRemoval, ExecutedRemovals};
 pub(crate) use ipam::{Ipam, executes_ipam, parameters};
 pub(crate) use orphaned_addresses::all_errors;
 pub(crate) use pod_visit::{PodNet, PodVisit, SharedVisit, enter_again};
-pub(crate) use removal::{Answer, without_success_phrases};
+pub(crate) use removal::Answer;
 pub(crate) use removal_queue::{Failures, Rank, RemovalQueue, Task};
 pub(crate) use running_collections::RunningCollections;
 pub(crate) use set_aside_records::SetAsidePlaces;
@@ -118,7 +119,11 @@ impl Core {
                 self.removals.expect(attachment.id, Instant::now());
             } else {
                 // One is enough for this ADD, and each deletion of a link takes 16–30 ms.
-                finished = self.reap(attachment.id).is_ok();
+                match self.reap(attachment.id) {
+                    Ok(()) => finished = true,
+                    // With its turn it has lost its time in the queue.
+                    Err(error) => _ = self.removals.again(attachment.id, &error),
+                }
             }
         }
         finished

@@ -13,7 +13,7 @@ use super::delegate_records::RecordedAttachment;
 use super::{Core, StartStep};
 use crate::engine::errors;
 use crate::engine::recorded_netns::{self, Reach};
-use crate::store::{Attachment, LinkRecord, Lost, Opened, Phase};
+use crate::store::{Attachment, Key, LinkRecord, Lost, Opened, Phase, StoreError};
 
 /// So long one directory of addresses is waited for.
 const ONE_DIRECTORY: Duration = Duration::from_secs(1);
@@ -60,9 +60,7 @@ impl Core {
     /// part for them is not waited for.
     fn begin_removal(&self, attachment: &Attachment, found: &mut Reconciled) {
         if let Err(error) = self.store.enter(attachment.id, Phase::Removing) {
-            found.failed += 1;
-            tracing::error!(container = %attachment.key.container, network = %attachment.key.network, %error,
-                "an attachment could not be reconciled; it is tried again");
+            not_reconciled(&attachment.key, &error, "it is tried again", found);
             self.removals.again(attachment.id, &errors::store(&error));
             return;
         }
@@ -98,9 +96,14 @@ impl Core {
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
             attachment.link = self.kinds.after_reboot(attachment.link);
-            // With no space in the store the record of one with delegates stays on the disk, for the next start.
-            let Ok(attachment) = self.store.begin(attachment) else { continue };
-            self.begin_removal(&attachment, found);
+            let key = attachment.key.clone();
+            match self.store.begin(attachment) {
+                Ok(attachment) => self.begin_removal(&attachment, found),
+                Err(error) => {
+                    let next = "where plugins were executed for it, the next start finds its record";
+                    not_reconciled(&key, &error, next, found);
+                }
+            }
         }
     }
 
@@ -151,8 +154,11 @@ impl Core {
         let RecordedAttachment { attachment, written, .. } = record;
         tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
             "the store has lost an attachment; it is taken from its record");
-        // With no space in the store its record stays on the disk, for the next start.
-        let Ok(attachment) = self.store.adopt(attachment, written) else { return };
+        let key = attachment.key.clone();
+        let attachment = match self.store.adopt(attachment, written) {
+            Ok(attachment) => attachment,
+            Err(error) => return not_reconciled(&key, &error, "the next start finds its record", found),
+        };
         if !self.is_dead(&attachment, None) {
             found.alive += 1;
         } else {
@@ -212,6 +218,8 @@ impl Core {
     /// Has the attachment removed if its namespace is dead. `died`: this number has just been given back by the kernel.
     pub(crate) fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {
         match attachment.phase {
+            // Each try binds the VF anew: its pauses grow, as the queue has them.
+            Phase::Silenced if died.is_none() && attachment.quarantined.is_some() => {}
             // Its namespace has taken the link along, or the carrier that its VF waits for may be there by now.
             Phase::Silenced => self.removals.expect(attachment.id, Instant::now()),
             Phase::Attached if self.is_dead(attachment, died) => {
@@ -230,6 +238,13 @@ impl Core {
             Phase::Adding | Phase::Attached | Phase::Removing => {}
         }
     }
+}
+
+/// The store takes no record of an attachment, mostly for want of space; `next`: what becomes of it.
+fn not_reconciled(key: &Key, error: &StoreError, next: &str, found: &mut Reconciled) {
+    found.failed += 1;
+    tracing::error!(container = %key.container, network = %key.network, ifname = %key.ifname, %error, next,
+        "an attachment could not be reconciled");
 }
 
 /// Frees the addresses of earlier boots in one directory; answers how many.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fairlead_cni::args::Args;
-use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
+use fairlead_cni::{CniError, Code};
 use fairlead_host::{Net, NetError, Op, failpoint};
 use nix::errno::Errno;
 
@@ -203,7 +203,7 @@ impl Core {
 
     /// Gives back what the attachment held, once its link is gone.
     fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
-        self.ipam.release(attachment).map_err(|e| without_success_phrases(&e))?;
+        self.ipam.release(attachment)?;
         self.kinds.release(attachment)?;
         failpoint::pass("del.released");
         Ok(())
@@ -249,9 +249,8 @@ impl Core {
 
     /// Removes by order of a caller, who may never come again: what fails is tried again without him.
     pub(crate) fn remove_for(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
-        self.remove(attachment, answer).map_err(|e| {
-            self.removals.again(attachment.id, &e);
-            without_success_phrases(&e)
+        self.remove(attachment, answer).inspect_err(|e| {
+            self.removals.again(attachment.id, e);
         })
     }
 
@@ -355,13 +354,4 @@ impl Core {
 
 fn removing(attachment: &Attachment, error: &NetError) -> CniError {
     errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), error)
-}
-
-/// A DEL error without the phrases that containerd takes for success.
-pub(crate) fn without_success_phrases(error: &CniError) -> CniError {
-    CniError {
-        code: error.code,
-        msg: avoid_containerd_phrases(&error.msg),
-        details: avoid_containerd_phrases(&error.details),
-    }
 }

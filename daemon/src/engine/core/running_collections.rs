@@ -17,6 +17,19 @@ pub(crate) struct RunningCollections {
 }
 
 impl RunningCollections {
+    /// Whether the network is being collected.
+    pub(crate) fn is_running(&self, network: &str) -> bool {
+        self.networks.lock().contains(network)
+    }
+
+    /// Waits until the network is not being collected.
+    ///
+    /// # Errors
+    /// Code 11 where the collection does not end in time.
+    pub(crate) fn wait(&self, network: &str, deadline: Instant) -> Result<(), CniError> {
+        self.begin(network, deadline, || ())
+    }
+
     /// Calls `begin`, which puts an ADD on record, while the network is not being collected.
     ///
     /// # Errors
@@ -49,15 +62,16 @@ impl RunningCollections {
         while networks.contains(network) {
             self.ended.wait(&mut networks);
         }
-        networks.insert(network.to_owned());
-        let _ends = Ends { of: self, network };
+        // Before the network is marked: where this panics nothing is to be ended.
         let valid = valid();
+        networks.insert(network.to_owned());
         drop(networks);
+        let _ends = Ends { of: self, network };
         run(valid)
     }
 }
 
-/// Ends a collection, however it ends.
+/// Ends a collection, however it ends. Made and dropped without the lock, which it takes.
 struct Ends<'a> {
     of: &'a RunningCollections,
     network: &'a str,
@@ -72,6 +86,7 @@ impl Drop for Ends<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -101,5 +116,24 @@ mod tests {
             );
             began.1.recv_timeout(Duration::from_secs(60)).unwrap();
         });
+    }
+
+    #[test]
+    fn x03_a_collection_that_panics_has_ended_wherever_that_was() {
+        let running = RunningCollections::default();
+        let (ended, ends) = mpsc::channel();
+        // Not joined: a lock that is never given back must not keep the test from failing.
+        std::thread::spawn(move || {
+            let panics = |valid: fn(), run: fn(())| {
+                let collect = || running.collect("net", valid, run);
+                catch_unwind(AssertUnwindSafe(collect)).is_err()
+            };
+            let both = [panics(|| panic!("as asked"), |()| ()), panics(|| (), |()| panic!("as asked"))];
+            let soon = Instant::now() + Duration::from_secs(10);
+            let begun = running.begin("net", soon, || "begun");
+            let _ = ended.send((both, begun, running.collect("net", || 1, |valid| valid + 1)));
+        });
+        let (both, begun, collected) = ends.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((both, begun.unwrap(), collected), ([true; 2], "begun", 2));
     }
 }

@@ -30,6 +30,7 @@ const NOBODY: Sandbox<'static> = Sandbox {
     args: "",
     path: "",
     env: &[],
+    spooled: None,
 };
 
 /// A pod whose annotations are known, and what was attached for it.

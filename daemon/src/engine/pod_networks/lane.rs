@@ -20,7 +20,7 @@ use super::asked::annotations;
 use crate::engine::Engine;
 use crate::engine::attachment_request::NetworkRequest;
 use crate::engine::cluster_network::runtime_config;
-use crate::engine::core::Ipam;
+use crate::engine::core::executes_ipam;
 use crate::engine::kinds::{Kinds, Network};
 use crate::engine::netdev::setup::Dad;
 
@@ -133,6 +133,6 @@ fn is_immediate(text: &str, kinds: &Kinds) -> bool {
         let made = Network::validate(conf, &Args::default()).is_ok_and(|network| {
             matches!(network, Network::Made(_)) && !network.waits(kinds, Command::Add, None)
         });
-        made && !Ipam::executes(conf)
+        made && !executes_ipam(conf)
     })
 }

@@ -102,18 +102,91 @@ fn add_again_on_the_same_namespace_and_name_right_after_a_del_works() {
 #[test]
 fn an_add_that_needs_the_last_address_hurries_the_removal_that_holds_it() {
     let rig = Rig::new();
-    let small = macvlan()
-        .replace(
-            r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]"#,
-            r#"[[{"subnet":"10.1.0.0/30"}]]"#,
-        )
-        .replace(r#",{"dst":"::/0"}"#, "");
+    let small = of_subnet("10.1.0.0/30");
     rig.add(&small).unwrap();
     rig.del(&small).unwrap();
     rig.call(rig.request(Command::Add, "c2", &small)).unwrap();
     let told =
         rig.call(Request { ifname: "net2".into(), ..rig.request(Command::Add, "c3", &small) }).unwrap_err();
     assert!(told.msg.contains("no IP addresses available"), "{told}");
+}
+
+/// A network of few addresses.
+fn of_subnet(subnet: &str) -> String {
+    macvlan()
+        .replace(
+            r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]"#,
+            &format!(r#"[[{{"subnet":"{subnet}"}}]]"#),
+        )
+        .replace(r#",{"dst":"::/0"}"#, "")
+}
+
+/// A call for the interface of its own that a container has in these tests.
+fn of_container(rig: &Rig, command: Command, n: usize, config: &str) -> Request {
+    Request { ifname: format!("net{n}"), ..rig.request(command, &format!("c{n}"), config) }
+}
+
+#[test]
+fn adds_at_once_that_need_what_pending_removals_hold_each_get_the_address_of_one() {
+    let rig = Rig::new();
+    // Three addresses for pods: two are the network's, one the gateway's, and two are never let go.
+    let small = of_subnet("10.1.0.0/29");
+    for n in 1..=5 {
+        rig.call(of_container(&rig, Command::Add, n, &small)).unwrap();
+    }
+    for n in 1..=3 {
+        rig.call(of_container(&rig, Command::Del, n, &small)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let add = |n| {
+            let (rig, small) = (&rig, &small);
+            scope.spawn(move || rig.call(of_container(rig, Command::Add, n, small)))
+        };
+        for done in [6, 7, 8].map(add) {
+            done.join().unwrap().unwrap();
+        }
+    });
+    let told = rig.call(of_container(&rig, Command::Add, 9, &small)).unwrap_err();
+    assert!(told.msg.contains("no IP addresses available"), "{told}");
+}
+
+#[test]
+fn an_add_that_asks_for_an_address_hurries_the_removal_that_holds_that_one() {
+    let rig = Rig::new();
+    let network = of_subnet("10.1.0.0/24");
+    for n in 1..=3 {
+        rig.call(of_container(&rig, Command::Add, n, &network)).unwrap();
+        rig.call(of_container(&rig, Command::Del, n, &network)).unwrap();
+    }
+    let asking = Request {
+        args: "IgnoreUnknown=1;IP=10.1.0.4".to_owned(),
+        ..of_container(&rig, Command::Add, 4, &network)
+    };
+    let answer = rig.call(asking).unwrap();
+    assert!(answer.contains("10.1.0.4/24"), "{answer}");
+    assert_eq!(rig.engine().core.store.silenced().len(), 2, "the other removals have their time");
+}
+
+#[test]
+fn a_removal_that_an_add_has_hurried_in_vain_is_tried_again_whatever_fails() {
+    let mut failed = 0;
+    for step in 0..20 {
+        let rig = Rig::new();
+        let small = of_subnet("10.1.0.0/30");
+        rig.add(&small).unwrap();
+        rig.del(&small).unwrap();
+        let id = rig.engine().core.store.silenced()[0].id;
+        rig.kernel.forget_calls();
+        rig.kernel.fail_at(step, nix::errno::Errno::EIO);
+        let _ = rig.call(of_container(&rig, Command::Add, 2, &small));
+        rig.kernel.heal();
+        let core = &rig.engine().core;
+        if core.store.get(id).is_some() {
+            failed += usize::from(core.removals.failures(id).is_some());
+            assert!(core.removals.drain().contains(&Task::Attachment(id)), "step {step}");
+        }
+    }
+    assert!(failed > 0, "none of the steps is one of the removal");
 }
 
 #[test]

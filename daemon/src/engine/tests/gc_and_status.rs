@@ -228,3 +228,34 @@ fn x04_status_asks_the_cluster_network_and_what_every_pod_gets() {
     );
     node.call(Command::Status, "", &json!({})).unwrap();
 }
+
+#[test]
+fn x03_an_ipam_plugin_that_is_executed_is_told_at_gc_of_what_came_after_the_runtimes_list() {
+    let rig = Rig::on_this_host();
+    let dir = tempfile::tempdir().unwrap();
+    let calls = dir.path().join("calls");
+    let text = format!(
+        r#"conf=$(cat)
+[ "$CNI_COMMAND" = GC ] && printf '%s\n' "$conf" >> {}
+[ "$CNI_COMMAND" != ADD ] || echo '{{"cniVersion":"1.1.0","ips":[{{"address":"10.9.0.2/24"}}],"dns":{{}}}}'"#,
+        calls.display()
+    );
+    script::write(&dir.path().join("leases"), &text);
+    let config = |more: Value| {
+        let mut all = json!({"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "master": "eth0",
+            "ipam": {"type": "leases"}});
+        all.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        all.to_string()
+    };
+    let path = dir.path().display().to_string();
+    let add = Request { path: path.clone(), ..rig.request(Command::Add, "c1", &config(json!({}))) };
+    let arrived = Instant::now();
+    rig.serve(add, arrived, Duration::from_secs(60)).outcome.unwrap();
+    let listed = json!({"cni.dev/valid-attachments": [{"containerID": "c0", "ifname": "net1"}]});
+    let gc = Request { path, ..rig.request(Command::Gc, "", &config(listed)) };
+    rig.serve(gc, arrived, Duration::from_secs(60)).outcome.unwrap();
+    assert_eq!(rig.engine().core.store.all().len(), 1);
+    let told: Value = serde_json::from_str(&fs::read_to_string(calls).unwrap()).unwrap();
+    let valid = json!([{"containerID": "c0", "ifname": "net1"}, {"containerID": "c1", "ifname": "net1"}]);
+    assert_eq!((&told["cni.dev/valid-attachments"], &told["cni.dev/attachments"]), (&valid, &valid));
+}

@@ -39,6 +39,7 @@ mod refused_steps;
 mod remote_cni;
 mod socket_directories;
 mod spelled_definitions;
+mod spooled_requests;
 mod sriov_cni_import;
 mod status;
 mod switchdev;

@@ -46,6 +46,7 @@ fn no_spelling_of_what_a_policy_forbids_reaches_the_kernel_or_the_disk() {
             args: "",
             path: "/nowhere",
             env: &[],
+            spooled: None,
         };
         let call = DefinitionCall {
             tenant: &tenant,

@@ -49,6 +49,7 @@ impl Rig {
                 args,
                 path: &path,
                 env: &[],
+                spooled: None,
             },
             ifname,
             waiting: Waiting {
