@@ -209,6 +209,7 @@ impl PreparedCall for EngineCall {
         if let Some(attached) = self.pod_networks.get() {
             self.engine.report(attached, key);
         }
+        self.engine.warn_of_fallbacks(self.pod_networks.get(), key);
         self.engine.annotate_pod_of(key);
         let store = &self.engine.core.store;
         let attachment = store.find(key);

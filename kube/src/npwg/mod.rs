@@ -11,12 +11,14 @@ mod interface_names;
 pub mod network_status;
 pub mod runtime_config;
 mod selection;
+mod taken_path;
 
 pub use interface_names::InterfaceNames;
 pub use selection::{
     Bandwidth, DEFAULT_NETWORK, Entry, Ignored, LEGACY_NETWORKS, MAX_ANNOTATION, MAX_NETWORKS, NETWORKS,
     NetworkSelection, ObjectKind, PortMapping, RequestError, Requested, selections,
 };
+pub use taken_path::TakenPath;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 //! deep, `dns` even if it is empty, everything else only where there is something. It differs where that library is wrong: a
 //! result without an interface in the pod has an entry all the same (section 5.1.1), a default route without a next hop tells the
 //! gateway that it uses, and a route to 0.0.0.0/1 is none. Addresses have no prefix length there, and so not here.
+//! Behind all of these keys stands one of our own, `fairlead`, at an interface whose network names several paths.
 
 use fairlead_cni::CniResult;
 use fairlead_cni::result::{Dns, Interface, IpConfig, RouteConfig};
@@ -12,6 +13,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer as JsonSerializer};
+
+use super::TakenPath;
 
 /// The annotation.
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
@@ -27,6 +30,8 @@ pub struct Attached<'a> {
     pub result: &'a CniResult,
     /// What the plugin wrote into the file of device information.
     pub device_info: Option<&'a Value>,
+    /// The path by which it was made; `None` where its network names no paths.
+    pub path: Option<&'a TakenPath>,
 }
 
 /// An entry of network-status. The order of the fields is that of the text.
@@ -57,6 +62,9 @@ pub struct NetworkStatus {
     /// The gateways of the result's default routes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateway: Vec<String>,
+    /// The path by which the interface was made. The NPWG has no such key; what reads network-status skips a key that it does not know.
+    #[serde(rename = "fairlead", skip_serializing_if = "Option::is_none")]
+    pub path: Option<TakenPath>,
 }
 
 /// The text of the annotation for a pod's attachments: the default network first, the others in their order.
@@ -90,6 +98,7 @@ fn statuses(attached: &Attached<'_>) -> Vec<NetworkStatus> {
         dns: result.dns.clone(),
         device_info: attached.device_info.cloned(),
         gateway: result.routes.iter().filter_map(|route| gateway(route, &result.ips)).collect(),
+        path: attached.path.cloned(),
     };
     let Some((last, _)) = in_pod.last() else {
         return vec![NetworkStatus { ips: addresses(&result.ips, |_| true), ..base }];

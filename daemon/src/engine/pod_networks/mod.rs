@@ -14,6 +14,7 @@ mod definitions;
 mod lane;
 mod lists_of_every_pod;
 mod report;
+mod taken_path;
 
 pub(super) use self::asked::ANNOTATIONS;
 pub(super) use self::definitions::DefaultList;

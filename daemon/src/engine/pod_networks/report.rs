@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::PodNetworks;
 use super::asked::{annotations, asked};
 use super::default_routes::everywhere;
+use super::taken_path::taken_path;
 use crate::call::PodNetwork;
 use crate::engine::Engine;
 use crate::engine::attachment_request::OWN_TYPE;
@@ -65,14 +66,15 @@ impl Engine {
                 self.put_mtu(&attachment, &mut result);
                 of.put_default_route(&attachment, &mut result);
                 let network = if is_default { of.name_of_default(first) } else { of.name_of(&attachment) };
-                (network, is_default, result, self.device_info(&attachment))
+                (network, is_default, result, self.device_info(&attachment), taken_path(&attachment))
             })
             .collect();
-        let attached = all.iter().map(|(network, is_default, result, device_info)| Attached {
+        let attached = all.iter().map(|(network, is_default, result, device_info, path)| Attached {
             network,
             is_default: *is_default,
             result,
             device_info: device_info.as_ref(),
+            path: path.as_ref(),
         });
         network_status(&attached.collect::<Vec<_>>())
     }
@@ -146,7 +148,7 @@ impl PodNetworks {
         self.default_network().map_or_else(|| own_name(first), NetworkSelection::reference)
     }
 
-    fn name_of(&self, other: &Attachment) -> String {
+    pub(super) fn name_of(&self, other: &Attachment) -> String {
         let asked = self.others.iter().find(|asked| asked.interface == other.key.ifname);
         asked.map_or_else(|| other.key.network.clone(), |asked| asked.selection.reference())
     }

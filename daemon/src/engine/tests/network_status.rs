@@ -1,8 +1,9 @@
-//! network-status, told to the cluster once the answer has left (X11, K23).
+//! network-status, told to the cluster once the answer has left (X11, K23), and the Event of a fallback beside it (X19).
 
 use fairlead_kube::PodRef;
 use serde_json::{Value, json};
 
+use super::fallback::{MACVLAN, SRIOV, config};
 use super::pod_networks::{ARGS, Cluster, NETWORKS, definition, web};
 use super::*;
 
@@ -79,4 +80,63 @@ fn k23_the_mtu_of_built_in_types_is_told_although_their_results_cannot() {
     cluster.api.put_definition("shop", "oam", &smaller, None);
     // The first is that of a list, the second the master's own.
     assert_eq!(mtus(&cluster), [1500, 1500, 1400].map(Value::from), "results of 1.0.0 have no mtu");
+}
+
+/// What network-status was told last.
+fn last_status(cluster: &Cluster) -> Value {
+    let (_, status) = cluster.api.reports().pop().unwrap();
+    serde_json::from_str(&status).unwrap()
+}
+
+/// Why `SRIOV` is passed over for a pod that was given no VF, and what an Event says of that behind the network's name.
+const NO_VF: &str = "sriov names no device";
+const FALLBACK: &str = "path macvlan is taken; path sriov was passed over: sriov names no device";
+
+#[test]
+fn x19_the_path_that_was_taken_and_why_no_earlier_one_is_in_network_status_and_an_event() {
+    let cluster = Cluster::asking("radio, oam, mgmt");
+    let radio = config(&[SRIOV, MACVLAN], "");
+    cluster.api.put_definition("shop", "radio", &radio, None);
+    let mgmt = radio.replace("radio", "mgmt").replace("10.9.", "10.7.");
+    cluster.api.put_definition("shop", "mgmt", &mgmt, None);
+    let call = cluster.rig.prepare(cluster.request(Command::Add));
+    let now = Instant::now();
+    let deadline = now + Duration::from_secs(5);
+    let reply = call.serve(Waiting { arrived: now, deadline, gone: CallerGone::default() });
+    reply.outcome.unwrap();
+    assert!(cluster.api.warnings().is_empty(), "the caller still waits");
+    call.answered(true);
+    let status = last_status(&cluster);
+    let told = json!({"path": "macvlan", "passedOver": [{"type": "sriov", "why": NO_VF}]});
+    let keys = status.as_array().unwrap().iter().map(|entry| entry.get("fairlead"));
+    assert_eq!(keys.collect::<Vec<_>>(), [None, Some(&told), None, Some(&told)], "{status}");
+    let (radio, mgmt) = ("network shop/radio, interface \"net1\"", "network shop/mgmt, interface \"net3\"");
+    let words = format!("{radio}: {FALLBACK}. {mgmt}: {FALLBACK}");
+    assert_eq!(cluster.api.warnings(), [(web(), words)], "one for the whole ADD");
+}
+
+#[test]
+fn x19_a_path_that_is_the_first_one_is_in_network_status_and_no_event() {
+    let mut cluster = Cluster::asking("radio");
+    cluster.api.put_definition("shop", "radio", &config(&[MACVLAN, SRIOV], ""), None);
+    cluster.add().unwrap();
+    assert_eq!(last_status(&cluster)[1]["fairlead"], json!({"path": "macvlan"}));
+    cluster.rig.restart();
+    cluster.rig.engine().report_again(Instant::now());
+    assert_eq!(cluster.api.reports().len(), 1, "the record tells the same");
+    assert!(cluster.api.warnings().is_empty(), "{:?}", cluster.api.warnings());
+}
+
+#[test]
+fn x19_the_fallback_of_an_add_that_another_runtime_makes_is_an_event_of_its_pod() {
+    let cluster = Cluster::new();
+    let request = cluster.rig.request(Command::Add, "c1", &config(&[SRIOV, MACVLAN], ""));
+    cluster.rig.call(Request { args: ARGS.into(), ..request }).unwrap();
+    let words = format!("network radio, interface \"net1\": {FALLBACK}");
+    assert_eq!(cluster.api.warnings(), [(web(), words)]);
+    assert!(cluster.api.reports().is_empty(), "network-status is that runtime's to tell");
+    // Nobody's pod has no Event.
+    let nobodys = Cluster::new();
+    nobodys.rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap();
+    assert!(nobodys.api.warnings().is_empty(), "{:?}", nobodys.api.warnings());
 }

@@ -4,14 +4,20 @@ use fairlead_cni::{CniResult, CniVersion};
 use serde_json::{Value, json};
 
 use super::super::network_status::{Attached, network_status};
+use super::super::{MAX_NETWORKS, TakenPath};
 
 fn result(value: &Value) -> CniResult {
     CniResult::parse_text(&value.to_string(), CniVersion::LATEST).unwrap()
 }
 
+/// A network beside the default one, of which nothing but its result is known.
+fn attached<'a>(network: &'a str, result: &'a CniResult) -> Attached<'a> {
+    Attached { network, is_default: false, result, device_info: None, path: None }
+}
+
 fn status(network: &str, is_default: bool, value: &Value) -> Value {
     let result = result(value);
-    let attached = Attached { network, is_default, result: &result, device_info: None };
+    let attached = Attached { is_default, ..attached(network, &result) };
     serde_json::from_str(&network_status(&[attached])).unwrap()
 }
 
@@ -30,8 +36,8 @@ fn the_text_is_that_of_the_reference_library_with_the_default_network_first() {
     let info = json!({"version":"1.1.0","type":"pci","own":{"b":1,"a":2},
         "pci":{"pf-pci-address":"0000:03:00.0","pci-address":"0000:03:00.2","rdma-device":"mlx5_2"}});
     let text = network_status(&[
-        Attached { network: "shop/radio", is_default: false, result: &radio, device_info: Some(&info) },
-        Attached { network: "cbr0", is_default: true, result: &cluster, device_info: None },
+        Attached { device_info: Some(&info), ..attached("shop/radio", &radio) },
+        Attached { is_default: true, ..attached("cbr0", &cluster) },
     ]);
     let expected = r#"[{
     "name": "cbr0",
@@ -124,4 +130,53 @@ fn a_gateway_is_that_of_a_default_route_even_of_one_without_a_next_hop() {
         "ips":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"2001:db8::5/64","gateway":"2001:db8::1"}],
         "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"fe80::1"},{"dst":"0.0.0.0/1","gw":"10.0.0.9"}]});
     assert_eq!(status("shop/a", false, &value)[0]["gateway"], json!(["10.0.0.1", "fe80::1"]));
+}
+
+#[test]
+fn x19_the_path_and_why_the_earlier_ones_were_passed_over_stand_behind_the_keys_of_the_npwg() {
+    let radio = result(&json!({"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/n"}]}));
+    let of_path =
+        |path: Option<&TakenPath>| network_status(&[Attached { path, ..attached("shop/radio", &radio) }]);
+    let fallback = TakenPath::new("macvlan", &[("sriov", "sriov names no device"), ("vhost-user", "none")]);
+    let first = TakenPath::new("sriov", &[]);
+    let expected = r#"[{
+    "name": "shop/radio",
+    "interface": "net1",
+    "dns": {},
+    "fairlead": {
+        "path": "macvlan",
+        "passedOver": [
+            {
+                "type": "sriov",
+                "why": "sriov names no device"
+            },
+            {
+                "type": "vhost-user",
+                "why": "none"
+            }
+        ]
+    }
+}]"#;
+    assert_eq!(of_path(Some(&fallback)), expected);
+    let told: Value = serde_json::from_str(&of_path(Some(&first))).unwrap();
+    assert_eq!(told[0]["fairlead"], json!({"path": "sriov"}));
+    assert!(!of_path(None).contains("fairlead"));
+}
+
+#[test]
+fn what_is_told_of_paths_is_bounded_for_a_pod_with_as_many_networks_as_it_may_have() {
+    let radio = result(&json!({"cniVersion":"1.1.0","interfaces":[{"name":"net1","sandbox":"/n"}]}));
+    let long = "ü".repeat(5_000);
+    let path = TakenPath::new("macvlan", &[("vhost-user", long.as_str()); 40]);
+    let one = Attached { path: Some(&path), ..attached("shop/radio", &radio) };
+    let text = network_status(&[one; MAX_NETWORKS]);
+    assert!(text.len() < 192 * 1024, "{} bytes", text.len());
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told[0]["fairlead"]["passedOver"].as_array().map(Vec::len), Some(15));
+
+    let path = TakenPath::new("macvlan", &[("sriov", long.as_str())]);
+    let told = serde_json::to_value(&path).unwrap();
+    let why = told["passedOver"][0]["why"].as_str().unwrap();
+    assert!(why.len() <= 256 && why.starts_with("üü") && why.ends_with("ü…"), "{why}");
+    assert!(path.to_string().len() < 400, "{path}");
 }
