@@ -176,8 +176,6 @@ fn serve(
     let (installing, to_install) = channel();
     let watches = watches(surroundings, &sender, &installing)?;
     probe_health(surroundings, &watches);
-    // What changed between the first reading and the watch would be missed otherwise.
-    let _ = sender.send(Event::Reload);
     let port = metrics_port(surroundings)?;
     let server = server_state(surroundings, port.state());
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
@@ -203,6 +201,14 @@ fn serve(
             "a spooled request takes long; the replay goes on in the background"
         );
     }
+    let [_, config] = &watches;
+    let reload = || {
+        reload(surroundings, &started, level, config);
+        port.configure(surroundings.settings.current().metrics.clone());
+        let _ = installing.send(());
+    };
+    // What changed between the first reading and the watch would be missed otherwise.
+    reload();
     // Of the program a start runs through six times as much as a call. Calls that have come meanwhile wait for this, too, and none after it.
     give_memory_back();
     let took_ms = begun.elapsed().as_millis();
@@ -213,12 +219,6 @@ fn serve(
     notify(&[NotifyState::Ready]);
 
     installation_thread(surroundings, started.service.clone(), to_install)?;
-    let [_, config] = &watches;
-    let reload = || {
-        reload(surroundings, &started, level, config);
-        port.configure(surroundings.settings.current().metrics.clone());
-        let _ = installing.send(());
-    };
     let ended = wait_for_events(&events, &reload, &server_thread);
     stop(run_dir, &server.admission, &closing);
     let _ = server_thread.join();

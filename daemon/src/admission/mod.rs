@@ -254,6 +254,26 @@ impl Admission {
         Ok(self.0.perform(call, Waiting { arrived, deadline, gone }))
     }
 
+    /// Whether calls of the fast line wait for their turn.
+    pub fn has_line(&self) -> bool {
+        self.0.lock().queue.has(Line::Fast)
+    }
+
+    /// Carries out, on the thread that asks, the call that has waited longest in the fast line, if one still waits.
+    pub fn serve_first_in_line(&self) {
+        let mut woken = Vec::new();
+        let mut state = self.0.lock();
+        let first = state.queue.pop(Line::Fast, &mut woken);
+        let count = usize::from(first.is_some());
+        state.running += count;
+        state.inline += count;
+        self.0.update_gauges(&state);
+        self.wake(state, woken);
+        if let Some(call) = first {
+            self.carry_out(call, |state| state.inline -= 1);
+        }
+    }
+
     /// Ends a call of [`Admission::serve_here`] once its answer has left: the next call may begin.
     /// [`Admission::counted`] must follow.
     pub fn conclude(&self, done: &FinishedCall) {
@@ -382,16 +402,22 @@ impl Admission {
     fn work(&self, line: Line) {
         prefer_this_thread();
         while let Some(job) = self.next(line) {
-            let (number, container) = (job.number, job.call.request().container_id.clone());
-            let done = self.0.carry_out(job);
-            let mut state = self.0.lock();
-            state.workers.end(number);
-            let woken = state.queue.finish(&container);
-            self.wake(state, woken);
-            match &done {
-                Some(done) => self.counted(done),
-                None => self.ended(),
-            }
+            let number = job.number;
+            self.carry_out(job, |state| state.workers.end(number));
+        }
+    }
+
+    /// Carries a queued call out, and lets the next one of its container go on; `end`: the thread is not at work on it any more.
+    fn carry_out(&self, job: QueuedCall, end: impl FnOnce(&mut AdmissionState)) {
+        let container = job.call.request().container_id.clone();
+        let done = self.0.carry_out(job);
+        let mut state = self.0.lock();
+        end(&mut state);
+        let woken = state.queue.finish(&container);
+        self.wake(state, woken);
+        match &done {
+            Some(done) => self.counted(done),
+            None => self.ended(),
         }
     }
 

@@ -111,6 +111,7 @@ impl Acceptor {
                 self.finish();
                 continue;
             }
+            self.work_off_line();
             // Asked before: nobody connects any more where the backlog is empty after that.
             let is_closing = self.busy.is_closing();
             match self.listener.accept() {
@@ -136,6 +137,15 @@ impl Acceptor {
         while let Some(due) = self.answered.due_after() {
             std::thread::sleep(due);
             self.answered.finish(&self.admission);
+        }
+    }
+
+    /// Carries out what waits in line, which has come before what is in the backlog. A call that is accepted while others wait must go in
+    /// line behind them, and so would all of a burst after it, each with a connection of the server's.
+    fn work_off_line(&self) {
+        while self.admission.has_line() {
+            let _busy = self.busy.begin();
+            self.admission.serve_first_in_line();
         }
     }
 

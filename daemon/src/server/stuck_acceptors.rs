@@ -67,12 +67,14 @@ impl BusyAcceptors {
         self.busy.lock().closing
     }
 
-    fn all_serve(&self) -> bool {
-        self.busy.lock().serving == self.acceptors
+    /// Whether all have been in their calls since that many connections were served.
+    fn all_serve_since(&self, served: usize) -> bool {
+        let busy = self.busy.lock();
+        busy.serving == self.acceptors && busy.served == served
     }
 
-    /// Waits until all acceptors are stuck; false: the server ends.
-    fn wait_until_stuck(&self) -> bool {
+    /// Waits until all acceptors are stuck, and answers how many connections they have served by then. `None`: the server ends.
+    fn wait_until_stuck(&self) -> Option<usize> {
         let mut busy = self.busy.lock();
         while !busy.closing {
             if busy.serving < self.acceptors {
@@ -83,11 +85,11 @@ impl BusyAcceptors {
             let served = busy.served;
             self.all_serve.wait_for(&mut busy, TAKES_LONG);
             if busy.serving == self.acceptors && busy.served - served < self.acceptors.max(2) {
-                return true;
+                return Some(busy.served);
             }
         }
         // Acceptors that are stuck leave the backlog to the stand-in.
-        busy.serving == self.acceptors
+        (busy.serving == self.acceptors).then_some(busy.served)
     }
 }
 
@@ -121,9 +123,10 @@ impl StandIn {
 
     /// Looks after the acceptors until the server ends.
     pub(super) fn run(&self) {
-        while self.busy.wait_until_stuck() {
-            // To the end of the backlog, also where an acceptor is free meanwhile: what is in it has waited.
-            loop {
+        while let Some(served) = self.busy.wait_until_stuck() {
+            // Until an acceptor has ended its call. Where all had no processor for a while that is at once, and the backlog is theirs: a
+            // connection takes some 25 KiB of the server's memory.
+            while self.busy.is_closing() || self.busy.all_serve_since(served) {
                 // Asked before: nobody connects any more where the backlog is empty after that.
                 let is_closing = self.busy.is_closing();
                 match self.listener.accept().and_then(|(stream, _)| HandedOver::fresh(stream)) {
@@ -132,9 +135,6 @@ impl StandIn {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         if is_closing {
                             return;
-                        }
-                        if !self.busy.all_serve() {
-                            break;
                         }
                         self.wait_for_a_connection();
                     }
@@ -167,11 +167,19 @@ mod tests {
         };
         let one = busy.begin();
         std::thread::sleep(2 * TAKES_LONG);
-        assert!(!stuck.is_finished() && !busy.all_serve(), "one is free");
+        assert!(!stuck.is_finished() && !busy.all_serve_since(0), "one is free");
         let _other = busy.begin();
-        assert!(stuck.join().unwrap() && busy.all_serve());
+        assert!(stuck.join().unwrap() == Some(0) && busy.all_serve_since(0));
         drop(one);
+        let _next = busy.begin();
+        assert!(!busy.all_serve_since(0), "one has ended its call");
         busy.close();
-        assert!(!busy.wait_until_stuck(), "the acceptors see to the rest themselves");
+        assert_eq!(
+            busy.wait_until_stuck(),
+            Some(1),
+            "the acceptors that are stuck leave the rest to the stand-in"
+        );
+        drop(_next);
+        assert_eq!(busy.wait_until_stuck(), None, "the acceptors see to the rest themselves");
     }
 }
