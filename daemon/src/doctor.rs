@@ -250,10 +250,12 @@ fn in_a_pod() -> bool {
 
 fn unanswered(error: &ClientError) -> Finding {
     let remedy = match error {
+        ClientError::SocketGone { .. } if in_a_pod() => "delete this pod: its DaemonSet makes a new one",
         _ if in_a_pod() => {
             "see why its container does not answer: kubectl logs of this pod, with --previous after a restart"
         }
         ClientError::Silent { .. } => "kill -CONT and its pid, or systemctl restart fairleadd",
+        ClientError::SocketGone { .. } => "systemctl restart fairleadd",
         ClientError::Unreachable { .. } | ClientError::Strange { .. } | ClientError::Refused(_) => {
             "systemctl start fairleadd"
         }
@@ -282,11 +284,22 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
         let text = |key: &str| unmet[key].as_str().unwrap_or("?").to_owned();
         findings.push(wrong(DAEMON, format!("{}: {}", text("name"), text("reason")), "its log says more"));
     }
+    findings.extend(metrics_port(status));
     findings.extend(failing_removals(status));
     findings.extend(left_to_newer(status));
     findings.push(orphans(socket));
     findings.extend(pools(socket));
     findings
+}
+
+/// A port for metrics that is configured and does not listen.
+fn metrics_port(status: &Value) -> Option<Finding> {
+    let reason = status["daemon"]["metricsPort"]["failing"].as_str()?;
+    Some(wrong(
+        "metrics port",
+        format!("metrics are not served: {reason}"),
+        "correct `metrics` in the configuration, or the files that it names; the daemon tries it again every few seconds",
+    ))
 }
 
 /// Removals that have failed, each with its count and age.

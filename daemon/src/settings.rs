@@ -9,7 +9,7 @@ mod known_keys;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fairlead_host::files::text_of;
@@ -17,7 +17,7 @@ use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_po
 use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::metrics::Node;
 pub use crate::metrics_port::{MetricsSettings, TlsFiles};
@@ -354,6 +354,9 @@ impl Settings {
                 (serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. }, _) => {
                     format!("the key {:?} is there twice", truncated(key))
                 }
+                (serde_saphyr::Error::MultipleDocuments { .. }, _) => {
+                    "it has several YAML documents, divided by ---, and the configuration is one".to_owned()
+                }
                 (_, Some(there)) => {
                     format!("{}, in {:?}", truncated(&error.to_string()), truncated(there.trim()))
                 }
@@ -371,6 +374,22 @@ impl Settings {
         }
     }
 
+    /// The keys in which this one differs from that of the start, and that count from the next start only.
+    fn awaiting_a_restart(&self, start: &Settings) -> Vec<&'static str> {
+        let same = [
+            ("logFormat", self.log_format == start.log_format),
+            ("callThreads", self.call_threads == start.call_threads),
+            ("slowThreads", self.slow_threads == start.slow_threads),
+            ("maxCalls", self.max_calls == start.max_calls),
+            ("delegateCgroup", self.delegate_cgroup == start.delegate_cgroup),
+            ("kubeconfig", self.kubeconfig == start.kubeconfig),
+            ("nodeName", self.node_name == start.node_name),
+            ("kubelet", self.kubelet == start.kubelet),
+            ("vhostUser.ovs", self.vhost_user.ovs == start.vhost_user.ovs),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+    }
+
     /// A resource that pools of VFs and pools of ports have: kubelet takes one device plugin for it.
     fn resource_of_both(&self) -> Option<&str> {
         let of_vfs = |name: &str| self.pools.iter().any(|pool| pool.resource_name.as_deref() == Some(name));
@@ -384,6 +403,8 @@ impl Settings {
 pub struct LiveSettings {
     path: PathBuf,
     current: RwLock<Arc<Settings>>,
+    /// What was in force at the start; not there before that.
+    at_start: OnceLock<Arc<Settings>>,
     refused: Mutex<Option<String>>,
     node: Node,
 }
@@ -393,13 +414,20 @@ impl LiveSettings {
     /// refused later: a node without its network is worse than one with the defaults. Pools stay as they are on
     /// the host until the file can be read.
     pub fn new(path: &Path, node: Node) -> LiveSettings {
-        let live =
-            LiveSettings { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
+        let live = LiveSettings {
+            path: path.into(),
+            current: RwLock::default(),
+            at_start: OnceLock::new(),
+            refused: Mutex::default(),
+            node,
+        };
         live.reload();
         if live.refused().is_some() {
             let unread = Arc::new(Settings { unread: true, ..Settings::default() });
             *live.current.write() = unread;
         }
+        // It is set here alone.
+        let _ = live.at_start.set(live.current());
         live
     }
 
@@ -431,6 +459,7 @@ impl LiveSettings {
                 let changed = *self.current() != settings;
                 if changed {
                     info!(path = %self.path.display(), "the configuration has changed");
+                    self.tell_what_awaits_a_restart(&settings);
                     *self.current.write() = Arc::new(settings);
                 }
                 changed
@@ -444,6 +473,14 @@ impl LiveSettings {
                 }
                 false
             }
+        }
+    }
+
+    fn tell_what_awaits_a_restart(&self, settings: &Settings) {
+        let keys = self.at_start.get().map_or_else(Vec::new, |start| settings.awaiting_a_restart(start));
+        if !keys.is_empty() {
+            let keys = keys.join(", ");
+            warn!(keys, "changed keys of the configuration count from the next start: restart the daemon");
         }
     }
 

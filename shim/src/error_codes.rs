@@ -87,7 +87,7 @@ fn code(error: &CallError, command: Command) -> Code {
 fn remedy(error: &CallError, command: Command) -> &'static str {
     match error {
         CallError::NoConnection(ConnectError::Down(_)) => {
-            "start the daemon (systemctl start fairleadd), then try again"
+            "start the daemon (systemctl start fairleadd), or restart it where it runs and its socket is gone, then try again"
         }
         CallError::NoConnection(ConnectError::Busy) => "try again later",
         CallError::NoConnection(ConnectError::Refused(_)) => {

@@ -17,7 +17,8 @@ pub(super) fn describe(args: &DescribeArgs) -> Result<ExitCode, CliError> {
         Listing::Json => print_json(&value)?,
         Listing::Table | Listing::Wide => print(&spelled_out(&value))?,
     }
-    let known = ["attachments", "failures", "asked"].iter().any(|list| !rows(&value[*list]).is_empty());
+    let known =
+        ["attachments", "failures", "asked", "collected"].iter().any(|list| !rows(&value[*list]).is_empty());
     Ok(if known { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -28,7 +29,8 @@ fn word<'v>(row: &'v Value, key: &str) -> Option<&'v str> {
 fn spelled_out(value: &Value) -> String {
     let (attachments, failures) = (rows(&value["attachments"]), rows(&value["failures"]));
     let mut text: String = rows(&value["asked"]).iter().map(asked).collect();
-    if attachments.is_empty() && failures.is_empty() {
+    let collected: String = rows(&value["collected"]).iter().map(collected).collect();
+    if attachments.is_empty() && failures.is_empty() && collected.is_empty() {
         text.push_str(&format!(
             "nothing is attached to {}, and no call for it has failed since the daemon was started: {}\n\
              → kubectl describe pod tells whether it is on this node; fairleadd doctor, whether the runtime looks where we are\n",
@@ -46,6 +48,10 @@ fn spelled_out(value: &Value) -> String {
         if row["list"].is_null() {
             text.push_str(&attachment(&with_plugins(row, attachments)));
         }
+    }
+    if !collected.is_empty() {
+        text.push_str("taken down, because the runtime's GC counted it no longer, the last one first:\n");
+        text.push_str(&collected);
     }
     match failures {
         [] => text.push_str("no call has failed since the daemon was started\n"),
@@ -153,6 +159,13 @@ fn took(phases: &Value) -> String {
     }
 }
 
+/// What the runtime's GC has removed.
+fn collected(row: &Value) -> String {
+    let of = |key| word(row, key).unwrap_or("?");
+    let ago = row["at"].as_u64().map_or_else(|| "?".to_owned(), age);
+    format!("  {} in network {}: {ago} ago\n    container {}\n", of("ifname"), of("network"), of("container"))
+}
+
 fn failure(row: &Value) -> String {
     let of = |key| word(row, key).unwrap_or("?");
     let ago = |key: &str| row[key].as_u64().map_or_else(|| "?".to_owned(), age);
@@ -193,6 +206,17 @@ mod tests {
         assert_eq!(text.matches("eth0").count(), 1, "{text}");
         assert!(text.contains("network net by macvlan") && text.contains("02:00:00:00:00:01"), "{text}");
         assert!(!text.contains("asked for"), "{text}");
+    }
+
+    #[test]
+    fn x14_what_a_gc_has_taken_down_is_told_instead_of_that_nobody_has_asked() {
+        let value = json!({"described": "c1", "why": null, "attachments": [], "failures": [], "asked": [],
+            "collected": [{"container": "c1", "network": "net", "ifname": "eth0", "at": 7}]});
+        let text = spelled_out(&value);
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("taken down, because the runtime's GC counted it no longer"), "{text}");
+        assert!(text.contains("  eth0 in network net: ") && text.contains("container c1"), "{text}");
+        assert!(!text.contains("has not asked"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use fairlead_sriov::pools::{Verb, spoken};
 use serde_json::Value;
 
 use super::operator_commands::{escaped, rows};
-use super::table::{Extent, print, print_json, print_while_read, table};
+use super::table::{Extent, print, print_json, print_while_read, sentence, table};
 use super::{CliError, ListArgs, Listing, QueryArgs};
 use crate::operator_client::{get, post};
 
@@ -103,7 +103,8 @@ fn attachments_table(value: &Value, extent: Extent) -> String {
             let mut text = table(&whole, &NARROW, extent);
             for row in shown.iter().filter(|row| row["broken"].is_string()) {
                 let word = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
-                text.push_str(&format!("{} of {}: {}\n", word("interface"), word("pod"), word("broken")));
+                let broken = sentence(&word("broken"), extent);
+                text.push_str(&format!("{} of {}: {broken}\n", word("interface"), word("pod")));
             }
             text
         }
@@ -111,7 +112,7 @@ fn attachments_table(value: &Value, extent: Extent) -> String {
 }
 
 /// An attachment as it is shown: with its age, and where there is no pod with its container.
-fn attachment_row(row: &Value) -> Value {
+pub(super) fn attachment_row(row: &Value) -> Value {
     let mut shown = row.clone();
     let container: String = row["container"].as_str().unwrap_or("?").chars().take(SHORT_ID).collect();
     let pod = row["pod"].as_str().map_or_else(|| format!("({container})"), str::to_owned);

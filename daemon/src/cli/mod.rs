@@ -462,7 +462,15 @@ pub enum CliError {
     /// Frames of a port were not captured.
     #[error(transparent)]
     Capture(#[from] capture_command::CaptureError),
-    /// Pods have interfaces that need what is to be uninstalled.
+    /// The host's root is not where it is said to be.
+    #[error("the host's root {path} can't be used: {reason}; correct --host-root, in a container the mount of the host's directories there, or leave it out on the host itself", path = .path.display())]
+    HostRoot {
+        /// What `--host-root` says.
+        path: PathBuf,
+        /// Why it can't be used.
+        reason: String,
+    },
+    /// What is to be uninstalled is needed.
     #[error(transparent)]
     StillNeeded(#[from] still_needed::StillNeeded),
     /// The switch of vhost-user ports does not answer the daemon.
@@ -491,6 +499,7 @@ impl CliError {
             CliError::Daemon(_)
             | CliError::Client(_)
             | CliError::Capture(_)
+            | CliError::HostRoot { .. }
             | CliError::StillNeeded(_)
             | CliError::NoSwitch(_)
             | CliError::NotRoot
@@ -553,6 +562,15 @@ fn install(args: InstallArgs) -> Result<(), CliError> {
 
 fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     let names = if args.names.is_empty() { install::names_with_our_files(&args.bin_dir) } else { args.names };
+    let kept_by = still_needed::kept_by(&args.run_dir, &args.bin_dir, &names);
+    match kept_by {
+        Some(config) if args.force => table::print(&format!(
+            "{config} says `install: {{cni: present}}`: the daemon puts {} back within seconds, unless it says `absent` there\n",
+            install::OWN_NAME
+        ))?,
+        Some(config) => return Err(still_needed::StillNeeded::Wanted { config }.into()),
+        None => {}
+    }
     if !args.force {
         still_needed::must_not_be(&args.run_dir, &names)?;
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::table::{print, print_json};
+use super::table::{Extent, name, print, print_json, sentence};
 use super::{CliError, Listing, StatusArgs};
 use crate::operator_client::get;
 
@@ -12,14 +12,14 @@ pub(super) fn status(args: &StatusArgs) -> Result<ExitCode, CliError> {
     let status = get(&args.ask.socket(), "/v1/status")?;
     match args.ask.output {
         Listing::Json => print_json(&status)?,
-        Listing::Table | Listing::Wide => print(&spelled_out(&status))?,
+        Listing::Table | Listing::Wide => print(&spelled_out(&status, args.ask.output.extent()))?,
     }
     let asked = [(args.ready, "ready"), (args.healthy, "healthy")];
     let not_so = asked.iter().any(|(asked, key)| *asked && status[key] != true);
     Ok(if not_so { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn spelled_out(status: &Value) -> String {
+fn spelled_out(status: &Value, extent: Extent) -> String {
     let word = |key: &str| if status[key] == true { "yes" } else { "NO" };
     let mut text = format!(
         "fairleadd {} (revision {}, pid {})\nready: {}\nhealthy: {}\ncalls: {} at work, {} waiting\nspooled: {}\n",
@@ -42,31 +42,35 @@ fn spelled_out(status: &Value) -> String {
     for refused in refused.chain([&status["daemon"]["settingsRefused"]]).filter_map(Value::as_str) {
         text.push_str(&format!("refused: {refused}\n"));
     }
-    text.push_str(&removals_and_newer(status));
+    if let Some(reason) = status["daemon"]["metricsPort"]["failing"].as_str() {
+        text.push_str(&format!("metrics port: not served: {reason}\n"));
+    }
+    text.push_str(&removals_and_newer(status, extent));
     text
 }
 
 /// The removals that fail, and what is left to a newer version.
-fn removals_and_newer(status: &Value) -> String {
+fn removals_and_newer(status: &Value, extent: Extent) -> String {
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("?").to_owned();
+    let told = |row: &Value, key: &str| sentence(&word(row, key), extent);
     let whose = |row: &Value| {
         let pod = row["pod"].as_str().map_or_else(String::new, |pod| format!("{pod}, container "));
         format!(
             "{} of {pod}{} (network {})",
             word(row, "ifname"),
             word(row, "container"),
-            word(row, "network")
+            name(&word(row, "network"), extent)
         )
     };
     let mut text = String::new();
     for row in rows(&status["removals"]) {
-        let (age, why) = (word(row, "for"), word(row, "reason"));
+        let (age, why) = (word(row, "for"), told(row, "reason"));
         text.push_str(&format!("removal fails: {}, {} times in {age}: {why}\n", whose(row), row["failures"]));
     }
     for row in rows(&status["newer"]) {
         let known = row["container"] != "?";
-        let which = if known { whose(row) } else { word(row, "label") };
-        text.push_str(&format!("left alone: {which}: {}\n", word(row, "broken")));
+        let which = if known { whose(row) } else { told(row, "label") };
+        text.push_str(&format!("left alone: {which}: {}\n", told(row, "broken")));
     }
     text
 }
@@ -80,4 +84,34 @@ pub(super) fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_metrics_port_that_does_not_listen_is_a_line() {
+        let of_port =
+            |port: Value| spelled_out(&json!({ "daemon": { "metricsPort": port } }), Extent::Narrow);
+        assert!(!of_port(json!({ "listening": "127.0.0.1:9808" })).contains("metrics port"));
+        let text = of_port(json!({ "failing": "/t/tls.crt cannot be read" }));
+        assert!(text.contains("\nmetrics port: not served: /t/tls.crt cannot be read\n"), "{text}");
+    }
+
+    #[test]
+    fn what_others_have_written_is_shortened_unless_all_is_asked_for() {
+        let (network, reason) = ("n".repeat(256), "r".repeat(5000));
+        let status = json!({ "removals": [{
+            "ifname": "eth0", "container": "c1", "network": network, "failures": 3, "for": "5m", "reason": reason,
+        }] });
+        let narrow = spelled_out(&status, Extent::Narrow);
+        let line =
+            narrow.lines().find(|line| line.starts_with("removal fails: eth0 of c1 (network nn")).unwrap();
+        assert!(line.chars().count() < 600 && line.contains('…'), "{line}");
+        let wide = spelled_out(&status, Extent::Wide);
+        assert!(wide.contains(&network) && wide.contains(&reason), "{wide}");
+    }
 }

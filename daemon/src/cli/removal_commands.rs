@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::confirmation::confirmed;
+use super::listings::attachment_row;
 use super::operator_commands::{escaped, rows};
-use super::table::{print, print_json, table};
+use super::table::{Extent, print, print_json, table};
 use super::{CliError, ForgetArgs, Listing, QueryArgs};
 use crate::operator_client::{get, post};
 
@@ -57,22 +58,40 @@ fn collected(question: &QueryArgs, path: &str) -> Result<ExitCode, CliError> {
     let failed = done["errors"].as_array().is_some_and(|f| !f.is_empty());
     match question.output {
         Listing::Json => print_json(&done)?,
-        Listing::Table | Listing::Wide => {
-            for (what, list) in done.as_object().into_iter().flatten() {
-                let lines: Vec<String> = match list {
-                    Value::Array(all) => {
-                        all.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect()
-                    }
-                    other => vec![other.to_string()],
-                };
-                print(&format!(
-                    "{what}: {}\n",
-                    if lines.is_empty() { "none".into() } else { lines.join("\n  ") }
-                ))?;
+        Listing::Table | Listing::Wide => print(&what_was_done(&done, question.output.extent()))?,
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What a collection has removed, as tables under their number, and why it could not remove the rest.
+fn what_was_done(done: &Value, extent: Extent) -> String {
+    const ATTACHMENTS: [&str; 5] = ["pod", "interface", "network", "type", "address"];
+    const ADDRESSES: [&str; 4] = ["address", "container", "ifname", "file"];
+    let attachments: Vec<Value> = rows(&done["attachments"]).iter().map(attachment_row).collect();
+    let addresses: Vec<Value> = rows(&done["addresses"]).iter().map(orphan_row).collect();
+    let mut text = String::new();
+    for (what, removed, columns) in
+        [("attachments", attachments, &ATTACHMENTS[..]), ("addresses", addresses, &ADDRESSES[..])]
+    {
+        match removed.as_slice() {
+            [] => text.push_str(&format!("{what}: none\n")),
+            removed => text.push_str(&format!(
+                "{what}: {} removed\n{}",
+                removed.len(),
+                table(removed, columns, extent)
+            )),
+        }
+    }
+    match rows(&done["errors"]) {
+        [] => text.push_str("errors: none\n"),
+        errors => {
+            text.push_str("errors:\n");
+            for error in errors.iter().filter_map(Value::as_str) {
+                text.push_str(&format!("  {error}\n"));
             }
         }
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    text
 }
 
 /// Says what may be left of an attachment, and gives it up if the operator still wants that.
@@ -114,4 +133,39 @@ fn left_behind(plan: &Value) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_person_is_told_in_words_what_was_removed() {
+        let allocation =
+            |ip: &str, owner: Value| json!({ "file": ip, "ip": ip, "owner": owner, "modified": 7 });
+        let owner = json!({ "kind": "attachment", "container_id": "dead-pod", "ifname": "eth7" });
+        let done = json!({
+            "attachments": [{ "pod": "shop/web-0", "ifname": "eth0", "network": "net", "type": "macvlan", "addresses": ["10.1.0.2/24"] }],
+            "addresses": [allocation("10.1.0.9", owner), allocation("10.1.0.10", json!({ "kind": "nobody" }))],
+            "errors": ["it hangs"],
+        });
+        assert_eq!(
+            what_was_done(&done, Extent::Narrow),
+            "attachments: 1 removed\n\
+             POD         INTERFACE  NETWORK  TYPE     ADDRESS\n\
+             shop/web-0  eth0       net      macvlan  10.1.0.2\n\
+             addresses: 2 removed\n\
+             ADDRESS    CONTAINER  IFNAME  FILE\n\
+             10.1.0.9   dead-pod   eth7    10.1.0.9\n\
+             10.1.0.10                     10.1.0.10\n\
+             errors:\n  it hangs\n"
+        );
+        let nothing = json!({ "attachments": [], "addresses": [], "errors": [] });
+        assert_eq!(
+            what_was_done(&nothing, Extent::Wide),
+            "attachments: none\naddresses: none\nerrors: none\n"
+        );
+    }
 }

@@ -1,4 +1,4 @@
-//! Whether pods have interfaces that need the executable which is to be uninstalled.
+//! Whether the executable which is to be uninstalled is needed: by interfaces of pods, or because the daemon is to keep it on the node.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::operator_commands::rows;
+use crate::conf_dir::Directories;
 use crate::engine::attachment_request::OWN_TYPE;
+use crate::install::OWN_NAME;
 use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;
 use crate::store::JOURNAL;
@@ -17,6 +19,14 @@ const NAMED: usize = 5;
 /// Why nothing was uninstalled.
 #[derive(Debug, thiserror::Error)]
 pub enum StillNeeded {
+    /// The daemon would install it again.
+    #[error(
+        "nothing was uninstalled: {config} says `install: {{cni: present}}`, so the daemon would put {OWN_NAME} back within seconds; say `install: {{cni: absent}}` there first, and the daemon takes it away itself; or --force"
+    )]
+    Wanted {
+        /// The daemon's configuration.
+        config: String,
+    },
     /// Pods have interfaces of these types.
     #[error(
         "nothing was uninstalled: {number} of the pods' interfaces can only be taken down by Fairlead ({shown}); delete those pods first (fairleadd attachments lists them), or --force leaves them to the plugins that were there before"
@@ -37,6 +47,20 @@ pub enum StillNeeded {
         /// Why the daemon can't be asked.
         source: ClientError,
     },
+}
+
+/// The configuration by which the daemon keeps the executable in this directory; `None`: it does not, or nobody can tell.
+pub(super) fn kept_by(run_dir: &Path, bin_dir: &Path, names: &[String]) -> Option<String> {
+    if !names.iter().any(|name| name == OWN_NAME) {
+        return None;
+    }
+    let status = get(&run_dir.join(SOCKET), "/v1/status").ok()?;
+    let daemon = &status["daemon"];
+    let host_root = Path::new(daemon["hostRoot"].as_str()?);
+    let directories = Directories::new(host_root, None, daemon["pluginDir"].as_str());
+    let is_kept = daemon["settings"]["install"]["cni"] == "present"
+        && directories.plugins.first().is_some_and(|directory| directory == bin_dir);
+    is_kept.then(|| daemon["config"].as_str().unwrap_or("the daemon's configuration").to_owned())
 }
 
 /// Refuses where an attachment of one of these types is on record.

@@ -11,6 +11,11 @@ const GAP: &str = "  ";
 /// A column is made no narrower than this, unless its own cells are.
 const NARROWEST: usize = 7;
 
+/// So much of a sentence of others is shown where not everything is asked for: five lines.
+const SENTENCE: usize = 5 * WIDTH;
+/// So much of a name of others.
+const NAME: usize = WIDTH / 2;
+
 /// The column of pods, as `namespace/name`.
 const POD: &str = "pod";
 /// Columns by which people know what they look for.
@@ -42,6 +47,25 @@ pub(super) fn print_while_read(text: &str) -> io::Result<bool> {
 
 pub(super) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
+}
+
+/// A sentence of others, such as what a plugin has printed, within a line for people.
+pub(super) fn sentence(text: &str, extent: Extent) -> String {
+    limited(text, SENTENCE, extent)
+}
+
+/// A name that others have given, within a line for people.
+pub(super) fn name(text: &str, extent: Extent) -> String {
+    limited(text, NAME, extent)
+}
+
+/// The text without what would move the cursor, shortened in its middle unless all is asked for.
+fn limited(text: &str, width: usize, extent: Extent) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match extent {
+        Extent::Narrow => shortened(&plain, width),
+        Extent::Wide => plain,
+    }
 }
 
 /// Formats objects as rows under these columns; a column that is empty in every row is left out.
@@ -157,6 +181,23 @@ mod tests {
         assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
         let short = [json!({"pod": "a/du-7d4b9c6f5d-x2x9z", "network": "x".repeat(90)})];
         assert!(table(&short, &["pod", "network"], Extent::Narrow).contains("\na/du-7d4b9c6f5d-x2x9z "));
+    }
+
+    #[test]
+    fn a_long_sentence_and_a_long_name_are_shortened_unless_all_is_asked_for() {
+        let long = format!("begins\n{}\u{1b}[2Jends", "x".repeat(4000));
+        let whole = long.replace(['\n', '\u{1b}'], " ");
+        for (shown, width) in
+            [(sentence(&long, Extent::Narrow), SENTENCE), (name(&long, Extent::Narrow), NAME)]
+        {
+            assert_eq!(shown.chars().count(), width);
+            assert!(
+                shown.starts_with("begins ") && shown.contains('…') && shown.ends_with("ends"),
+                "{shown}"
+            );
+        }
+        assert_eq!(sentence(&long, Extent::Wide), whole);
+        assert_eq!(name("net", Extent::Narrow), "net");
     }
 
     #[test]

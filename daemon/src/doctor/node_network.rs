@@ -8,8 +8,8 @@ use serde_json::Map;
 
 use super::{Finding, good, less, wrong};
 use crate::conf_dir::Networks;
-use crate::node_installation::{CONFLIST, displaced_by, possible_cluster_networks, renamed_copies};
-use crate::settings::Settings;
+use crate::node_installation::{self, CONFLIST, displaced_by, possible_cluster_networks, renamed_copies};
+use crate::settings::{Installation, Presence, Settings};
 
 const ABOUT: &str = "node network";
 
@@ -28,6 +28,7 @@ pub(super) fn findings(networks: &Networks, config: &Path) -> Vec<Finding> {
         })
         .collect();
     if !conf_dir.join(CONFLIST).exists() {
+        findings.extend(not_installed(networks, config));
         return findings;
     }
     if let Some(seen) = displaced_by(conf_dir) {
@@ -38,20 +39,75 @@ pub(super) fn findings(networks: &Networks, config: &Path) -> Vec<Finding> {
     findings
 }
 
+/// What the daemon's configuration says of the install, where Fairlead is to be this node's network.
+fn wanted(config: &Path) -> Option<Installation> {
+    Settings::load(config).ok()?.install.filter(|install| install.cni == Presence::Present)
+}
+
+/// Why a node that is to have our configuration does not have it.
+fn not_installed(networks: &Networks, config: &Path) -> Option<Finding> {
+    let install = wanted(config)?;
+    let dir = networks.directories().conf.display();
+    if let Some(named) = install.cluster_network.as_deref().filter(|named| networks.find(named).is_none()) {
+        let instead = match networks.in_file_order().first() {
+            Some(first) => format!("Fairlead is not installed, and pods get {} without it", first.name),
+            None => "Fairlead is not installed, and pods get nothing".to_owned(),
+        };
+        return Some(not_there(networks, named, &instead));
+    }
+    Some(match node_installation::cluster_network(networks, install.cluster_network.as_deref()) {
+        Err(error) => wrong(
+            ABOUT,
+            format!("`install: {{cni: present}}` is not done: {error}"),
+            "when that is put right, the daemon installs Fairlead by itself within a minute",
+        ),
+        Ok(_) => less(
+            ABOUT,
+            format!("`install: {{cni: present}}` is not done yet: {dir} has no {CONFLIST}"),
+            "the daemon writes it as soon as it is ready; if it stays away, its log says why",
+        ),
+    })
+}
+
+/// The network that the settings name is not in the conf dir. `instead`: what pods get.
+fn not_there(networks: &Networks, named: &str, instead: &str) -> Finding {
+    let dir = networks.directories().conf.display();
+    let possible = possible_cluster_networks(networks);
+    let there = if possible.is_empty() { "none".to_owned() } else { possible.join(", ") };
+    wrong(
+        ABOUT,
+        format!("`install: {{clusterNetwork: {named}}}` names a network that is not in {dir}: {instead}"),
+        format!(
+            "put the network {named} there, or name one that is there ({there}); the daemon then installs it by itself"
+        ),
+    )
+}
+
 /// The network that our configuration names.
 fn cluster_network(networks: &Networks, config: &Path) -> Option<Finding> {
     let own = networks.of_file(CONFLIST)?;
     let conf = own.plugin_conf(0, None, &Map::new()).ok()?;
     let Ok(Fairlead::ClusterNetwork(node)) = Fairlead::parse(&conf) else { return None };
     let name = &node.name;
+    let named = wanted(config).and_then(|install| install.cluster_network);
+    if let Some(named) = named.as_deref().filter(|named| named != name) {
+        return Some(match networks.find(named) {
+            None => not_there(networks, named, &format!("pods get {name} first, from an earlier install")),
+            Some(_) => less(
+                ABOUT,
+                format!(
+                    "pods get {name} first, and `install: {{clusterNetwork: {named}}}` names another network"
+                ),
+                "the daemon changes that as soon as it is ready; if it stays so, its log says why",
+            ),
+        });
+    }
     // That it is not there is told of the network that names it.
     networks.find(name)?;
-    let is_named = Settings::load(config)
-        .is_ok_and(|settings| settings.install.is_some_and(|install| install.cluster_network.is_some()));
     let others: Vec<String> =
         possible_cluster_networks(networks).into_iter().filter(|other| other != name).collect();
     let seen = format!("pods get {name} first");
-    match is_named || others.is_empty() {
+    match named.is_some() || others.is_empty() {
         true => Some(good(ABOUT, seen)),
         false => Some(less(
             ABOUT,
@@ -75,6 +131,54 @@ mod tests {
     use crate::doctor::Verdict;
     use crate::engine::kinds::BUILT_IN;
     use crate::metrics::Node;
+
+    #[test]
+    fn a_network_that_the_settings_name_and_that_is_not_there_is_told_with_what_pods_get_instead() {
+        let dir = tempfile::tempdir().unwrap();
+        let net_d = dir.path().join("etc/cni/net.d");
+        fs::create_dir_all(&net_d).unwrap();
+        let config = dir.path().join("config.yaml");
+        let told = || {
+            let directories = Directories::new(dir.path(), None, None);
+            let found = findings(&Networks::new(directories, &BUILT_IN, Node::default()), &config);
+            assert!(
+                found.iter().all(|one| one.verdict == Verdict::Good || !one.remedy.is_empty()),
+                "{found:?}"
+            );
+            let [found] = <[Finding; 1]>::try_from(found).unwrap();
+            found
+        };
+        fs::write(&config, "install: {cni: present}").unwrap();
+        let nothing = told();
+        assert_eq!(nothing.verdict, Verdict::Wrong, "{nothing:?}");
+        assert!(nothing.seen.contains("has no network that pods could get first"), "{nothing:?}");
+        fs::write(&config, "install: {cni: present, clusterNetwork: wanted}").unwrap();
+        let nothing = told();
+        assert!(
+            nothing.verdict == Verdict::Wrong && nothing.seen.contains("pods get nothing"),
+            "{nothing:?}"
+        );
+        let anet = r#"{"cniVersion":"1.0.0","name":"anet","plugins":[{"type":"macvlan"}]}"#;
+        fs::write(net_d.join("10-anet.conflist"), anet).unwrap();
+        let without = told();
+        assert!(
+            without.seen.contains("wanted") && without.seen.contains("pods get anet without it"),
+            "{without:?}"
+        );
+        let ours = r#"{"cniVersion":"1.0.0","name":"fairlead","plugins":[{"type":"fairlead","clusterNetwork":"anet"}]}"#;
+        fs::write(net_d.join(CONFLIST), ours).unwrap();
+        let another = told();
+        assert_eq!(another.verdict, Verdict::Wrong, "{another:?}");
+        assert!(
+            another.seen.contains("wanted") && another.seen.contains("pods get anet first"),
+            "{another:?}"
+        );
+        assert!(another.remedy.contains("(anet)"), "{another:?}");
+        fs::write(&config, "install: {cni: present, clusterNetwork: anet}").unwrap();
+        assert_eq!(told().verdict, Verdict::Good);
+        fs::remove_file(net_d.join(CONFLIST)).unwrap();
+        assert_eq!(told().verdict, Verdict::Less, "it is to be installed");
+    }
 
     #[test]
     fn what_comes_before_ours_what_renames_it_and_a_chosen_cluster_network_are_told() {

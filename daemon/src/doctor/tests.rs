@@ -55,6 +55,17 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
 }
 
 #[test]
+fn a_metrics_port_that_does_not_listen_is_told_with_its_reason() {
+    let status = |port: Value| serde_json::json!({ "daemon": { "metricsPort": port } });
+    assert_eq!(metrics_port(&status(Value::Null)), None);
+    assert_eq!(metrics_port(&status(serde_json::json!({ "listening": "127.0.0.1:9808" }))), None);
+    let reason = "/t/tls.crt cannot be read: No such file or directory";
+    let told = metrics_port(&status(serde_json::json!({ "failing": reason }))).unwrap();
+    assert!(told.verdict == Verdict::Wrong && told.seen.contains(reason), "{told:?}");
+    assert!(told.remedy.contains("`metrics`"), "{told:?}");
+}
+
+#[test]
 fn the_kinds_of_links_that_this_kernel_has_are_told() {
     let findings = kinds();
     assert_eq!(findings.len(), KERNEL_KINDS.len(), "{findings:?}");

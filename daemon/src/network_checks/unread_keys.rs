@@ -165,11 +165,39 @@ fn meant<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
 
 /// The word that was probably meant.
 pub(crate) fn closest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let likeness = |known: &str| strsim::jaro_winkler(&folded(word), &folded(known));
+    let likeness = |known: &str| match is_misspelt(&folded(word), &folded(known)) {
+        true => strsim::jaro_winkler(&folded(word), &folded(known)),
+        false => 0.0,
+    };
     let best = known.map(|known| (likeness(known), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
     best.filter(|(likeness, _)| *likeness >= ALIKE).map(|(_, known)| known)
 }
 
+/// Whether so few letters differ that one can be the other, mistyped: a third of the longer one's. Long words that begin alike are alike
+/// by [`ALIKE`] alone, as `firewall` and `fairlead` are.
+fn is_misspelt(word: &str, known: &str) -> bool {
+    let longer = word.chars().count().max(known.chars().count());
+    strsim::osa_distance(word, known) <= longer.div_ceil(3)
+}
+
 pub(super) fn asked(meant: Option<&str>) -> String {
     meant.map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_meant_when_few_of_its_letters_differ() {
+        for (word, known, is_meant) in [
+            ("mastr", "master", true),
+            ("mcas", "mac", true),
+            ("hostlocal", "host-local", true),
+            ("firewall", "fairlead", false),
+            ("late", "wait", false),
+        ] {
+            assert_eq!(closest(word, [known].into_iter()).is_some(), is_meant, "{word}");
+        }
+    }
 }

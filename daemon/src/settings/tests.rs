@@ -82,6 +82,9 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         ("metrics: {listen: '127.0.0.1:1', token: x}\n", ":1: ", "token"),
         ("dad: fast\ncallThreads: 0\n", ":2: ", "0 is not between 1 and 64"),
         ("callThreads: many\n", ":1: ", "many"),
+        ("callThreads: -4\n", ":1: ", "-4 is not between 1 and 64"),
+        ("callThreads: 1.5\n", ":1: ", "it is no whole number between 1 and 64"),
+        ("del: early\n---\ndel: wait\n", ":", "several YAML documents, divided by ---"),
         ("reapAfter: soon\n", ":1: ", "\"soon\" is no time"),
         ("reapAfter: -1s\n", ":1: ", "\"-1s\" is no time"),
         ("del: early\ndel: wait\n", ":2: ", "the key \"del\" is there twice; put it right"),
@@ -128,6 +131,23 @@ fn r08_a_file_that_is_refused_at_the_start_is_told_from_one_that_is_not_there() 
     assert!(live.current().unread);
     std::fs::write(&path, "").unwrap();
     assert!(live.reload() && !live.current().unread);
+}
+
+#[test]
+fn what_counts_from_the_next_start_is_told_of_a_change_until_it_is_as_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, "callThreads: 8\n").unwrap();
+    let live = LiveSettings::new(&path, Node::default());
+    let start = live.current();
+    let awaits = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        assert!(live.reload(), "{text}");
+        live.current().awaiting_a_restart(&start)
+    };
+    assert_eq!(awaits("callThreads: 8\ndel: wait\n"), [""; 0]);
+    assert_eq!(awaits("kubelet: {dir: /x}\nlogFormat: json\n"), ["logFormat", "callThreads", "kubelet"]);
+    assert_eq!(awaits("callThreads: 8\n"), [""; 0]);
 }
 
 #[test]

@@ -106,6 +106,31 @@ fn uninstall_refuses_while_a_pod_needs_us_unless_it_is_forced() {
 }
 
 #[test]
+fn uninstall_refuses_while_the_daemon_is_to_keep_the_executable() {
+    let rig = Rig::new();
+    let bin = rig.path("bin");
+    fs::write(rig.path("config.yaml"), "install: {cni: present}\n").unwrap();
+    let ours = [b"fairlead ".as_slice(), fairlead_cni::wire::OUTCOME_HEADER.as_bytes()].concat();
+    fs::write(bin.join("macvlan"), ours).unwrap();
+    let uninstall = |words: &[&str]| {
+        let mut command = rig.operator(&["uninstall", "--bin-dir", bin.to_str().unwrap()]);
+        let out = command.args(words).output().unwrap();
+        (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+    };
+    let _daemon = rig.start();
+    let (status, text) = uninstall(&["--as", "fairlead"]);
+    assert!(status == Some(1) && text.contains("nothing was uninstalled"), "{text}");
+    for part in ["config.yaml says", "`install: {cni: absent}` there first"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (status, text) = uninstall(&["--as", "fairlead", "--force"]);
+    assert!(status == Some(0) && text.contains("back within seconds"), "{text}");
+    // Its own name alone is what the daemon puts there.
+    let (status, text) = uninstall(&["--as", "macvlan"]);
+    assert!(status == Some(0) && !text.contains("cni: present"), "{text}");
+}
+
+#[test]
 fn uninstall_names_each_interface_of_a_pod_once() {
     let rig = Rig::new();
     let pods = rig.macvlan("pods");
