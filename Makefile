@@ -109,7 +109,7 @@ lint: ## rustfmt, clippy and cargo-deny; any warning fails
 	@tests/setup.sh build documents deny
 	@tests/lint.sh
 
-test: ## everything that proves it: lint, tests, real runtimes, equality, the lab, a cluster (under 55 minutes from nothing)
+test: ## everything that proves it: lint, tests, real runtimes, equality, the lab, a cluster (some 40 minutes from nothing, on two cores)
 	@tests/run.sh
 
 bench: build ## the latency suite against the reference plugins; BENCH='--quick' or any other option of it

@@ -154,7 +154,8 @@ impl Chain<'_> {
         let config = config.map_err(|error| CallFailure { error, never_ran: true })?;
         let answer = self.call(Command::Add, index, &config)?;
         CniResult::parse_text(&answer, self.list.version).map_err(|error| {
-            CniError { msg: format!("{}: its result: {}", self.name(index), error.msg), ..error }.into()
+            let msg = format!("{}: its result: {}", self.name(index), error.msg);
+            CniError { code: Code::PluginFailed, msg, ..error }.into()
         })
     }
 

@@ -220,7 +220,7 @@ fn serve(
 
     installation_thread(surroundings, started.service.clone(), to_install)?;
     let ended = wait_for_events(&events, &reload, &server_thread);
-    stop(run_dir, &server.admission, &closing);
+    stop(run_dir, &surroundings.readiness, &server.admission, &closing);
     let _ = server_thread.join();
     ended
 }
@@ -396,12 +396,14 @@ fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config:
     }
 }
 
-fn stop(run_dir: &RunDir, admission: &Admission, closing: &Notify) {
+fn stop(run_dir: &RunDir, readiness: &Readiness, admission: &Admission, closing: &Notify) {
     // This comes first: an executable that is refused from now on must be able to see that the daemon comes back.
     if let Err(error) = run_dir.announce_stop() {
         warn!(%error, "the stop could not be announced; STATUS will be refused until the next start");
     }
     notify(&[NotifyState::Stopping]);
+    // Before the first call is refused: nobody who asks whether it is ready must be told that it is.
+    readiness.unmet("engine", "the daemon is stopping: calls at work end, and no other is begun");
     admission.stop();
     if !admission.drained(STOP_LIMIT) {
         warn!(

@@ -6,6 +6,7 @@
 //! error names plugin, command and exit status, and repeats what the plugin said and the end of its standard
 //! error (X13).
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -18,6 +19,8 @@ use fairlead_cni::{CniError, CniResult, CniVersion, Code, avoid_containerd_phras
 use fairlead_host::exec::{Exec, ExecError, Output};
 use fairlead_host::files;
 use fairlead_host::host_root::HostRoot;
+use fairlead_host::shortage;
+use nix::errno::Errno;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -33,6 +36,9 @@ const SHOWN: usize = 2048;
 /// The remedy for an error that the plugin itself answered.
 const REFUSED: &str =
     "the plugin's own words say why: mend that, or correct the plugin's part of the network's configuration";
+
+/// The remedy where the daemon itself may not start a plugin.
+const NO_PRIVILEGE: &str = "to execute plugins the daemon needs CAP_SYS_ADMIN, and in a container CAP_SYS_CHROOT and CAP_SYS_PTRACE, by which it enters the host's mount namespace";
 
 /// The variables that the specification defines; a plugin gets those of its own call, never the caller's.
 const VARIABLES: [&str; 6] =
@@ -198,36 +204,32 @@ impl DelegateError {
         }
     }
 
-    /// The error for the CNI caller. The plugin's own code is passed on.
+    /// The error for the CNI caller. The plugin's own code is passed on. Code 999 is for what the daemon itself cannot do.
     pub fn to_cni_error(&self, command: Command) -> CniError {
+        let told = |code, remedy: &'static str| (code, Cow::Borrowed(remedy));
         let (code, remedy) = match self {
-            DelegateError::BadType(error) => (error.code, ""),
+            DelegateError::BadType(error) => told(error.code, ""),
             DelegateError::Absent { .. } => {
-                (Code::InvalidConfig, "install the plugin in a directory of CNI_PATH, or correct `type`")
+                told(Code::InvalidConfig, "install the plugin in a directory of CNI_PATH, or correct `type`")
             }
             DelegateError::NotExecutable { .. } => {
-                (Code::InvalidConfig, "make it executable (chmod +x), or correct `type`")
+                told(Code::InvalidConfig, "make it executable (chmod +x), or correct `type`")
             }
-            DelegateError::NoDirectory { .. } => {
-                (Code::TryAgain, "make room on the run directory's file system, and the directory writable")
-            }
-            DelegateError::Exec {
-                source: ExecError::TimedOut { .. } | ExecError::Cancelled { .. }, ..
-            } => (Code::TryAgain, "its process group was killed"),
-            DelegateError::Exec { source, .. } if source.is_for_want_of_privilege() => (
-                Code::Internal,
-                "to execute plugins the daemon needs CAP_SYS_ADMIN, and in a container CAP_SYS_CHROOT and CAP_SYS_PTRACE, by which it enters the host's mount namespace",
+            DelegateError::NoDirectory { .. } => told(
+                Code::TryAgain,
+                "make room on the run directory's file system, and the directory writable",
             ),
-            DelegateError::Exec { .. } => {
-                (Code::Internal, "is the plugin made for this machine, and executable?")
+            DelegateError::Exec { source, .. } => code_and_remedy(source),
+            DelegateError::Refused { code: Some(Code::Internal) | None, .. } => {
+                told(Code::PluginFailed, REFUSED)
             }
-            DelegateError::Refused { code: Some(Code::Internal) | None, .. } => (Code::PluginFailed, REFUSED),
-            DelegateError::Refused { code: Some(code), .. } => (*code, REFUSED),
-            DelegateError::Garbage { .. } => {
-                (Code::Decode, "the plugin does not follow the CNI specification")
-            }
+            DelegateError::Refused { code: Some(code), .. } => told(*code, REFUSED),
+            DelegateError::Garbage { .. } => told(
+                Code::PluginFailed,
+                "the plugin does not follow the CNI specification: its ADD must print a result, and nothing else, on standard output",
+            ),
             DelegateError::OursAsIpam { .. } => {
-                (Code::InvalidConfig, "put the original back with `fairleadd uninstall`")
+                told(Code::InvalidConfig, "put the original back with `fairleadd uninstall`")
             }
         };
         let text = self.to_string();
@@ -410,6 +412,42 @@ impl Delegates {
         let result = CniResult::parse_text(&stdout, version)
             .map_err(|error| garbage(call, error.to_string(), &stdout, &[]));
         result.map(Some)
+    }
+}
+
+/// The code for a plugin that did not run to its end, and what a person can do.
+fn code_and_remedy(error: &ExecError) -> (Code, Cow<'static, str>) {
+    let told = |code, remedy: &'static str| (code, Cow::Borrowed(remedy));
+    match error {
+        ExecError::TimedOut { .. } | ExecError::Cancelled { .. } => {
+            told(Code::TryAgain, "its process group was killed")
+        }
+        _ if error.is_for_want_of_privilege() => told(Code::Internal, NO_PRIVILEGE),
+        ExecError::Signalled { .. } => told(
+            Code::PluginFailed,
+            "the plugin crashed, or was killed; the kernel's log (dmesg) says whether it was for want of memory",
+        ),
+        ExecError::TooMuchOutput { .. } => {
+            told(Code::PluginFailed, "the plugin must print its result, and nothing else, on standard output")
+        }
+        ExecError::Missing { .. } => told(
+            Code::PluginFailed,
+            "install the interpreter that the script's first line names, or the loader that the program was linked for",
+        ),
+        ExecError::NotExecutable { .. } | ExecError::NotStarted { errno: Errno::ELIBBAD, .. } => told(
+            Code::PluginFailed,
+            "is it a program for this machine, or a script that begins with #!, on a file system that is not mounted noexec?",
+        ),
+        ExecError::NotStarted { errno: Errno::ETXTBSY, .. } => {
+            told(Code::TryAgain, "its file is being written: install a plugin by renaming it into its place")
+        }
+        ExecError::HostMounts { errno, .. }
+        | ExecError::NotStarted { errno, .. }
+        | ExecError::Directory { errno, .. }
+        | ExecError::Failed { errno, .. } => match shortage::remedy(*errno) {
+            Some(remedy) => (Code::TryAgain, Cow::Owned(remedy)),
+            None => told(Code::Internal, "the daemon could not start it; its log and the kernel's say more"),
+        },
     }
 }
 

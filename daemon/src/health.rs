@@ -1,7 +1,7 @@
 //! Whether the daemon is ready for calls, and whether it is healthy (K19).
 //!
 //! Both are lists of named conditions. Some are set at the start, one after the other; the others are probed
-//! whenever somebody asks. The outcomes of calls count too: [`FAILURES`] internal failures in a row make the
+//! whenever somebody asks. The outcomes of calls count too: [`FAILURES`] faults of the daemon's own in a row make the
 //! daemon unhealthy, one success makes it healthy again. Nothing in here is on the path of calls, except one
 //! counter.
 
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::metrics::Exposition;
 
-/// The number of internal failures in a row that make the daemon unhealthy.
+/// The number of the daemon's own faults in a row that make it unhealthy.
 pub const FAILURES: u32 = 5;
 
 /// One condition, and whether it is met.
@@ -137,10 +137,11 @@ impl Health {
         self.probes.lock().push((name, probe));
     }
 
-    /// Notes the outcome of a call. Only our own failures (999, I/O) count; mistakes of the caller do not.
+    /// Notes the outcome of a call. Only our own faults (999) count, which a restart may end. What an executed plugin does or answers
+    /// does not, nor mistakes of the caller, nor a file or directory that the host or a configuration has wrong (5).
     pub fn note(&self, failure: Option<Code>) {
         match failure {
-            Some(Code::Internal | Code::Io) => {
+            Some(Code::Internal) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
             // The load comes first because nearly every call finds 0: it spares them a write to a shared cache
@@ -236,15 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn k19_five_internal_failures_in_a_row_are_an_illness_and_one_success_heals() {
+    fn k19_five_faults_of_its_own_in_a_row_are_an_illness_and_one_success_heals() {
         let health = Health::default();
         let well = || health.conditions().iter().all(|c| c.met);
         for _ in 0..FAILURES - 1 {
             health.note(Some(Code::Internal));
         }
-        health.note(Some(Code::InvalidConfig));
-        assert!(well());
-        health.note(Some(Code::Io));
+        for code in [Code::InvalidConfig, Code::Io, Code::PluginFailed, Code::Other(107)] {
+            health.note(Some(code));
+            assert!(well(), "{code:?} is a fault of a plugin, a caller or a configuration");
+        }
+        health.note(Some(Code::Internal));
         assert!(!well());
         health.note(None);
         assert!(well());

@@ -6,20 +6,21 @@ mod unread_keys;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::sriov::{is_of_old_format, of_old_format};
 use fairlead_cni::config::{ConfList, Fairlead, HostLocal, NetConf, StaticIpam};
+use fairlead_cni::{CniError, CniVersion};
 use fairlead_host::host_root::below;
+use fairlead_ipam::NetworkDir;
 use serde_json::{Map, Value};
 
 pub(crate) use self::named_networks::OtherNetworks;
 use self::unread_keys::asked;
 pub(crate) use self::unread_keys::{closest, meant_by, unread_exactly};
 use crate::conf_dir::{Networks, executables};
-use crate::doctor::{Finding, wrong};
+use crate::doctor::{Finding, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
-use crate::engine::kinds::{BUILT_IN, Network, takes_addresses};
+use crate::engine::kinds::{Addressing, BUILT_IN, Network, takes_addresses};
 
 const ABOUT: &str = "networks";
 /// The IPAMs that are part of the daemon.
@@ -55,15 +56,23 @@ impl<'n> Node<'n> {
             let place =
                 if list.len() == 1 { place.to_owned() } else { format!("{place}: plugins[{index}] {kind}") };
             match list.plugin_conf(index, None, &Map::new()) {
-                Ok(conf) => findings.extend(self.of_plugin(&conf, list.declares(index, "ips"), &place)),
+                Ok(conf) => {
+                    let given_addresses = list.declares(index, "ips");
+                    findings.extend(self.of_plugin(&conf, (index > 0, given_addresses), &place));
+                }
                 Err(error) => findings.push(refused(&place, &error)),
             }
         }
         findings
     }
 
-    /// `given_addresses`: the network lets the runtime say its addresses.
-    fn of_plugin(&self, conf: &NetConf, given_addresses: bool, place: &str) -> Vec<Finding> {
+    /// `chained`: other plugins of its list come before it. `given_addresses`: the network lets the runtime say its addresses.
+    fn of_plugin(
+        &self,
+        conf: &NetConf,
+        (chained, given_addresses): (bool, bool),
+        place: &str,
+    ) -> Vec<Finding> {
         let kind = conf.plugin_type.as_str();
         // Which device it is may come with the call: kubelet's or the meta plugin's choice.
         let named = with_a_device(conf);
@@ -74,9 +83,7 @@ impl<'n> Node<'n> {
         match kind {
             OWN_TYPE => match Fairlead::parse(conf) {
                 Ok(Fairlead::Paths { paths, .. }) => {
-                    let each =
-                        paths.iter().filter_map(|path| Network::validate(path, &Args::default()).err());
-                    findings.extend(each.map(|error| refused(place, &error)));
+                    findings.extend(paths.iter().filter_map(|path| of_built_in(path, chained, place)));
                 }
                 Ok(Fairlead::ClusterNetwork(names)) => {
                     findings.extend(self.of_cluster_network(&names, place));
@@ -91,8 +98,7 @@ impl<'n> Node<'n> {
                 if let Some(old) = &old {
                     findings.push(wrong(ABOUT, format!("{place}: {}", old.msg), &old.details));
                 }
-                let validated = Network::validate(named.as_ref().unwrap_or(conf), &Args::default());
-                findings.extend(validated.err().map(|error| refused(place, &error)));
+                findings.extend(of_built_in(named.as_ref().unwrap_or(conf), chained, place));
             }
             executed => {
                 let built_in = BUILT_IN.iter().copied().chain([OWN_TYPE]);
@@ -109,7 +115,10 @@ impl<'n> Node<'n> {
         let told = |error: CniError| vec![refused(&format!("{place}: ipam"), &error)];
         match conf.ipam_type.as_deref() {
             None => Vec::new(),
-            Some("host-local") => HostLocal::parse(conf, &Args::default()).err().map_or_else(Vec::new, told),
+            Some("host-local") => match HostLocal::parse(conf, &Args::default()) {
+                Ok(ipam) => of_directory(&ipam.data_dir, &conf.name, place).into_iter().collect(),
+                Err(error) => told(error),
+            },
             Some("static") => match StaticIpam::parse(conf, &Args::default()) {
                 Ok(ipam) if ipam.addresses.is_empty() && !given_addresses => vec![wrong(
                     ABOUT,
@@ -170,6 +179,46 @@ impl<'n> Node<'n> {
             "start it on this node: the plugin itself with the argument `daemon`, best as a service",
         ))
     }
+}
+
+/// What every ADD says of a configuration of a built-in type.
+fn of_built_in(conf: &NetConf, chained: bool, place: &str) -> Option<Finding> {
+    match Network::validate(conf, &Args::default()) {
+        Ok(network) if conf.ipam_type.is_none() => without_addresses(conf, &network, chained, place),
+        Ok(_) => None,
+        Err(error) => Some(refused(place, &error)),
+    }
+}
+
+/// What every ADD says of a network without an IPAM, where its type or its version wants an address.
+fn without_addresses(conf: &NetConf, network: &Network, chained: bool, place: &str) -> Option<Finding> {
+    let (kind, version) = (&conf.plugin_type, conf.version);
+    let (seen, remedy) = match network.addressing() {
+        // In a chain it takes over those of the plugin before it.
+        Addressing::RequiredUnlessChained if chained => return None,
+        Addressing::Required | Addressing::RequiredUnlessChained => (
+            format!("{kind} needs an \"ipam\" with a \"type\""),
+            "host-local and static are built in; any other is executed",
+        ),
+        Addressing::Optional if version < CniVersion::V0_3_0 => (
+            format!("{kind} without addresses has no result of CNI version {version}"),
+            "write \"cniVersion\" 0.3.0 or later (without one it is 0.1.0), or give \"ipam\" a \"type\"",
+        ),
+        Addressing::Optional | Addressing::Never => return None,
+    };
+    Some(wrong(ABOUT, format!("{place}: every ADD is refused: {seen}"), remedy))
+}
+
+/// What is wrong with the directory of a network's addresses.
+fn of_directory(data_dir: &str, network: &str, place: &str) -> Option<Finding> {
+    if let Err(error) = NetworkDir::of_administrator(data_dir, network).must_be_possible() {
+        return Some(refused(&format!("{place}: ipam"), &error.into()));
+    }
+    // ADD takes it as the reference plugin does for runtimes, which work in the root: nodes may have addresses there.
+    let relative = !data_dir.is_empty() && !Path::new(data_dir).is_absolute();
+    let seen =
+        format!("{place}: ipam: \"dataDir\" {data_dir:?} is no absolute path, and taken for one below /");
+    relative.then(|| less(ABOUT, seen, "write the whole path"))
 }
 
 /// The configuration with a device where it names none itself.

@@ -68,6 +68,11 @@ struct Given {
 impl Given {
     fn read(file: PathBuf) -> Result<Given, PolicyCheckError> {
         let text = policy_check::text_in(&file)?;
+        // Mostly what came before in a pipe has failed: nothing must not pass for a good configuration.
+        if file == Path::new(policy_check::STANDARD_INPUT) && text.trim().is_empty() {
+            let reason = "standard input is empty".to_owned();
+            return Err(PolicyCheckError::Content { file, reason });
+        }
         Ok(Given { objects: policy_check::objects_in(&text), file, text })
     }
 }
@@ -375,13 +380,13 @@ fn wrong_settings(error: &str) -> Finding {
     wrong(ABOUT, format!("{error}{meant}"), "what was in force before goes on until it is put right")
 }
 
-/// The known word that is closest to the first one that an error quotes: its parser names the unknown one, then all known ones.
+/// The known word that is closest to the unknown one that an error quotes: its parser says "unknown field `a`, expected one of b, c".
 fn meant(error: &str) -> Option<&str> {
-    let (_, quoted) = error.split_once("unknown ")?;
-    // The line in question comes last, and has the unknown word again.
-    let quoted = quoted.split(", in \"").next()?;
-    let mut words =
-        quoted.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).skip(1);
-    let unknown = words.next()?;
-    closest(unknown, words)
+    let (_, told) = error.split_once("unknown ")?;
+    // The place and the line in question come last, and that line has the unknown word again.
+    let told = told.split(", in \"").next()?.split(" at line ").next()?;
+    let (unknown, known) = told.split_once(", expected ")?;
+    let unknown = unknown.split('`').nth(1)?;
+    let known = known.strip_prefix("one of ").unwrap_or(known).split([',', ' ', '`']);
+    closest(unknown, known.filter(|word| !word.is_empty() && *word != "or"))
 }

@@ -40,6 +40,9 @@ use crate::go_json::Fields;
 /// So many masters may be named: each of them is looked for at every ADD.
 const MOST_MASTERS: usize = 16;
 
+/// The longest alternative name of an interface, in bytes (`ALTIFNAMSIZ` less its terminator): a master may be named by one.
+const LONGEST_MASTER: usize = 127;
+
 /// The largest MTU that a configuration may ask for, in bytes. The kernel and the master have limits of their own.
 const MAX_MTU: u32 = i32::MAX as u32;
 
@@ -54,6 +57,9 @@ fn masters(fields: &Fields<'_>) -> Result<Vec<String>, CniError> {
     let mut masters = fields.item("master").map_or_else(|| Ok(Vec::new()), |item| item.text_or_texts())?;
     masters.retain(|name| !name.is_empty());
     let refused = |why: String| Err(CniError::new(Code::InvalidConfig, format!("\"master\" {why}")));
+    if let Some(name) = masters.iter().find(|name| name.len() > LONGEST_MASTER) {
+        return refused(too_long(name));
+    }
     match masters.len() {
         0 | 1 => Ok(masters),
         n if n > MOST_MASTERS => {
@@ -65,6 +71,11 @@ fn masters(fields: &Fields<'_>) -> Result<Vec<String>, CniError> {
         }
         _ => Ok(masters),
     }
+}
+
+/// The words that follow the key of a master that no interface can have as its name.
+fn too_long(master: &str) -> String {
+    format!("is {} bytes long, and no interface has a name of more than {LONGEST_MASTER}", master.len())
 }
 
 #[cfg(test)]

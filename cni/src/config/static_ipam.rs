@@ -1,5 +1,6 @@
 //! IPAM `static`: the addresses are in the configuration, or come with the call.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -55,6 +56,7 @@ impl StaticIpam {
             addresses
         };
         check_families(&addresses, conf.version)?;
+        check_duplicates(&addresses)?;
         Ok(StaticIpam {
             addresses,
             routes: ipam.each("routes", |item| RouteConfig::read(&item))?,
@@ -117,6 +119,20 @@ fn check_families(addresses: &[StaticAddress], version: CniVersion) -> Result<()
         return Err(more_than_one(version));
     }
     Ok(())
+}
+
+/// An interface has an IPv4 address once with each prefix length, and an IPv6 address once: a second one is refused by the kernel.
+fn check_duplicates(addresses: &[StaticAddress]) -> Result<(), CniError> {
+    let mut seen = HashSet::new();
+    let key = |net: &IpNet| (net.addr(), if net.addr().is_ipv4() { net.prefix_len() } else { 0 });
+    match addresses.iter().find(|one| !seen.insert(key(&one.address))) {
+        None => Ok(()),
+        Some(twice) => {
+            let msg = format!("static: the address {} is there twice", twice.address);
+            Err(CniError::new(Code::InvalidConfig, msg)
+                .with("name each address once: in \"addresses\", in CNI_ARGS or by the runtime"))
+        }
+    }
 }
 
 fn dns(ipam: &Fields<'_>) -> Result<Dns, CniError> {

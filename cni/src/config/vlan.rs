@@ -1,7 +1,7 @@
 //! Type `vlan`: a VLAN interface on a master.
 
-use super::{NetConf, mtu};
-use crate::error::CniError;
+use super::{LONGEST_MASTER, NetConf, mtu, too_long};
+use crate::error::{CniError, Code};
 
 /// A configuration of type `vlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,11 +20,15 @@ impl Vlan {
     /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong or missing value.
     pub fn parse(conf: &NetConf) -> Result<Vlan, CniError> {
         let fields = conf.fields()?;
-        let master = fields.text("master")?;
+        let master = fields
+            .text("master")?
+            .ok_or_else(|| fields.missing("master", "the host's interface that carries the VLAN"))?;
+        if master.len() > LONGEST_MASTER {
+            return Err(CniError::new(Code::InvalidConfig, format!("\"master\" {}", too_long(&master))));
+        }
         let vlan_id = fields.within("vlanId", 0, 4094)?.unwrap_or_default();
         Ok(Vlan {
-            master: master
-                .ok_or_else(|| fields.missing("master", "the host's interface that carries the VLAN"))?,
+            master,
             vlan_id: u16::try_from(vlan_id).unwrap_or_default(),
             mtu: mtu(&fields)?,
             link_in_container: fields.flag("linkInContainer")?,

@@ -126,10 +126,28 @@ fn x13_a_cancelled_call_kills_its_plugin() {
 fn x13_a_plugin_that_crashes_is_told_with_its_signal() {
     let plugins = Plugins::new();
     plugins.script("p", "echo oops >&2; kill -SEGV $$");
-    assert_eq!(
-        plugins.cni_error(Command::Add, "p").msg,
-        "plugin \"p\", ADD: killed by signal 11; its standard error: oops"
-    );
+    let error = plugins.cni_error(Command::Add, "p");
+    assert_eq!(error.msg, "plugin \"p\", ADD: killed by signal 11; its standard error: oops");
+    assert_eq!(error.code, Code::PluginFailed);
+    assert!(error.details.contains("crashed, or was killed"), "{error}");
+}
+
+#[test]
+fn x13_a_program_that_the_kernel_does_not_execute_is_the_plugins_fault_and_the_remedy_names_why() {
+    let plugins = Plugins::new();
+    // By another process, as `script::write` does it.
+    let put = |plugin: &str, text: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", r#"printf '%s\n' "$1" > "$0" && chmod 755 "$0""#]);
+        assert!(shell.arg(plugins.0.path().join(plugin)).arg(text).status().unwrap().success());
+    };
+    put("foreign", "no program");
+    put("script", "#!/nowhere/interpreter");
+    for (plugin, remedy) in [("foreign", "a program for this machine"), ("script", "the interpreter")] {
+        let error = plugins.cni_error(Command::Add, plugin);
+        assert_eq!(error.code, Code::PluginFailed, "{error}");
+        assert!(error.details.contains(remedy), "{error}");
+    }
 }
 
 #[test]
@@ -138,7 +156,7 @@ fn an_answer_that_is_no_json_object_is_told() {
     for body in ["echo hello", "echo '[1]'", "true", "printf '\\377'"] {
         plugins.script("p", body);
         let error = plugins.cni_error(Command::Add, "p");
-        assert_eq!(error.code, Code::Decode, "{body}");
+        assert_eq!(error.code, Code::PluginFailed, "{body}");
         assert!(error.msg.starts_with("plugin \"p\", ADD: its answer is no CNI result"), "{}", error.msg);
     }
     plugins.script("p", "echo hello");
@@ -164,6 +182,8 @@ fn output_without_end_is_refused() {
     plugins.script("p", "exec cat /dev/zero");
     let error = plugins.cni_error(Command::Add, "p");
     assert!(error.msg.contains("wrote more than"), "{}", error.msg);
+    assert_eq!(error.code, Code::PluginFailed);
+    assert!(error.details.contains("nothing else"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Everything about one pod or one container: what it asks for, what is attached, with its answer and its timing, and which calls
-//! failed.
+//! Everything about one pod or one container: what it asks for, what is attached, with its answer and its timing, which calls
+//! failed, and what the runtime's GC has removed.
 
 use fairlead_kube::PodRef;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ impl Meant<'_> {
     }
 }
 
-/// What is known of a pod or container. Where nothing is attached and no call has failed, `why` says why.
+/// What is known of a pod or container. Where nothing is attached, no call has failed and no GC has removed anything, `why` says why.
 pub(super) fn describe(engine: &Engine, named: &str) -> Value {
     let meant = Meant { named };
     let (attachments, rows): (Vec<_>, Vec<_>) =
@@ -36,7 +36,8 @@ pub(super) fn describe(engine: &Engine, named: &str) -> Value {
             .unzip();
     let failures = engine.recent.failures(|pod, container| meant.is(pod, container));
     let asked = engine.asked_and_got(&|pod| meant.is(Some(pod), ""), &attachments, &failures);
-    let nothing = attachments.is_empty() && failures.is_empty();
+    let collected = engine.core.collected.rows(|pod, container| meant.is(pod, container));
+    let nothing = attachments.is_empty() && failures.is_empty() && collected.is_empty();
     let why = nothing.then(|| engine.why_nothing(named, !asked.is_empty()));
     let rows = attachments.iter().zip(rows).map(|(attachment, row)| described(engine, attachment, row));
     json!({
@@ -45,6 +46,7 @@ pub(super) fn describe(engine: &Engine, named: &str) -> Value {
         "asked": asked,
         "attachments": rows.collect::<Vec<_>>(),
         "failures": failures,
+        "collected": collected,
     })
 }
 

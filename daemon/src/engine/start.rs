@@ -20,8 +20,8 @@ use parking_lot::{Mutex, RwLock};
 use super::at_rest::{CallsCome, RestWatch};
 use super::conf_cache::ConfCache;
 use super::core::{
-    Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue, RunningCollections,
-    SWEEP, SetAsidePlaces, StartStep, StartSteps, Task,
+    CollectedByGc, Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue,
+    RunningCollections, SWEEP, SetAsidePlaces, StartStep, StartSteps, Task,
 };
 use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
@@ -299,6 +299,7 @@ fn core(
         removals: RemovalQueue::default(),
         executed_removals: ExecutedRemovals::default(),
         collections: RunningCollections::default(),
+        collected: CollectedByGc::default(),
         set_aside,
         start: StartSteps::default(),
         ipam: Ipam {

@@ -56,7 +56,9 @@ pub(crate) const JOURNAL: &str = "attachments.journal";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The journal could not be opened.
-    #[error("the store {path} cannot be opened: {source}; see that its file system is there and can be written, and that nothing but a regular file has its name")]
+    #[error(
+        "the store {path} cannot be opened: {source}; see that its file system is there and can be written, and that nothing but a regular file has its name"
+    )]
     Open {
         /// The path of the journal.
         path: PathBuf,

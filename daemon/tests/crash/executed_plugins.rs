@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -102,6 +103,29 @@ fn x05_a_plugin_that_outlives_its_daemon_is_let_finish_before_it_gets_its_del() 
     until("the plugin has had its DEL", || rig.calls().contains(&"DEL c1".to_owned()));
     std::thread::sleep(Duration::from_millis(1200));
     rig.is_as(&before, &[&pod], "the plugin's end");
+}
+
+#[test]
+fn k19_a_daemon_that_stops_is_not_ready_while_a_call_ends() {
+    let rig = Rig::new();
+    let (config, pod) = (rig.cluster_network(), rig.pod("pod"));
+    let daemon = rig.start();
+    let ends = rig.path("ends");
+    rig.script(&format!("[ $CNI_COMMAND != ADD ] || while [ ! -e {} ]; do sleep 0.1; done", ends.display()));
+    std::thread::scope(|s| {
+        let caller = s.spawn(|| rig.call("c1", &pod, &config).add());
+        until("the plugin is at work", || rig.calls() == ["ADD c1"]);
+        let stopped = Command::new("kill").args(["-s", "TERM", &daemon.pid().to_string()]).status();
+        assert!(stopped.unwrap().success());
+        until("it is not ready", || !rig.is_ready());
+        let told = rig.get("/readyz").body;
+        assert!(told.contains("the daemon is stopping"), "{told}");
+        assert!(rig.metrics().lines().any(|line| line == "fairlead_ready 0"), "{}", rig.metrics());
+        let asked = rig.operator(&["status", "--ready"]).output().unwrap();
+        assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+        fs::write(ends, "").unwrap();
+        caller.join().unwrap().succeeds();
+    });
 }
 
 /// More than all the threads that removals have together, in one tenant's or one network's hands.

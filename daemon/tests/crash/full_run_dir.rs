@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use fairlead_cni::CniError;
 use fairlead_cni::wire::Command;
@@ -203,6 +203,13 @@ fn x05_with_a_full_state_directory_an_add_that_executes_a_plugin_is_refused_clea
         Reply::Refused(error) => assert_eq!(error.code.number(), 11, "{error:?}"),
         reply => panic!("{reply:?}"),
     }
+    let asked = |mut config: Value| {
+        config["cniVersion"] = json!("1.1.0");
+        status(&rig.call("c1", &pod, &config))
+    };
+    let error = asked(config).unwrap();
+    assert!(error.code.number() == 50 && error.msg.contains("of its file system"), "{error}");
+    assert!(asked(rig.layer2()).is_none(), "its ADD needs no room there");
     rig.is_as(&before, &[&pod], "the refused ADD");
     fs::remove_file(state.0.join("filler")).unwrap();
     pod.has_what_was_answered("eth0", &call.add().result());

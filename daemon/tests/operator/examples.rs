@@ -47,6 +47,20 @@ fn every_pod_of_the_examples_asks_for_a_network_of_the_examples() {
 }
 
 #[test]
+fn the_pool_of_the_first_available_path_is_one_that_no_pod_has_to_request() {
+    let read = |name: &str| -> Value {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+        serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+    };
+    let network = read("networks/first-available.yaml");
+    let network: Value = serde_json::from_str(network["spec"]["config"].as_str().unwrap()).unwrap();
+    let pools = read("config/pools.yaml");
+    let mut pools = pools["pools"].as_array().unwrap().iter();
+    let pool = pools.find(|pool| pool["name"] == network["paths"][0]["pool"]).unwrap();
+    assert!(pool.get("resourceName").is_none(), "{pool}");
+}
+
+#[test]
 fn the_policy_of_the_examples_lets_radio_pods_have_vfs_and_others_not() {
     let [definition, policy] = ["networks/sriov-kernel.yaml", "config/policy.yaml"]
         .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name));

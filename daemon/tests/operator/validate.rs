@@ -92,6 +92,27 @@ fn what_add_would_refuse_is_told_of_a_file_with_what_was_meant() {
         (conf(json!({ "type": "host-device", "pciBusID": "eth0" })), vec!["\"eth0\" is no address of a bus"]),
         (conf(json!({ "type": "sriov", "vlan": 5000 })), vec!["vlan", "4094"]),
         (
+            r#"{"name":"net","type":"macvlan","ipam":{}}"#.to_owned(),
+            vec!["macvlan without addresses has no result of CNI version 0.1.0", "write \"cniVersion\""],
+        ),
+        (
+            r#"{"name":"net","type":"fairlead","paths":[{"type":"macvlan"}]}"#.to_owned(),
+            vec!["macvlan without addresses has no result of CNI version 0.1.0"],
+        ),
+        (
+            conf(json!({ "type": "vlan", "master": "eth0", "vlanId": 5 })),
+            vec!["vlan needs an \"ipam\" with a \"type\""],
+        ),
+        (conf(json!({ "type": "macvlan", "master": "m".repeat(128) })), vec!["\"master\" is 128 bytes long"]),
+        (
+            with(json!({ "type": "static", "addresses": [{ "address": "10.1.0.2/24" }, { "address": "10.1.0.2/24" }] })),
+            vec!["ipam: every ADD is refused: static: the address 10.1.0.2/24 is there twice"],
+        ),
+        (
+            with(local("10.1.0.0/24")).replace("\"net\"", &format!("{:?}", "n".repeat(256))),
+            vec!["ipam: every ADD is refused: network name", "cannot be used as a directory's name"],
+        ),
+        (
             conf(json!({ "type": "fairlead", "paths": [{ "type": "macvlan", "mod": "x" }] })),
             vec!["unknown key \"mod\""],
         ),
@@ -162,6 +183,17 @@ fn of_a_key_of_sriov_cni_before_2_0_one_thing_is_told() {
     fs::write(&file, conf(both)).unwrap();
     let (status, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
     assert!(status == Some(0) && told.len() == 1 && told[0].0 == "less", "{told:?}");
+}
+
+#[test]
+fn a_data_dir_that_is_no_absolute_path_is_told() {
+    let host = host();
+    let file = host.path().join("net.conf");
+    let ipam = json!({ "type": "host-local", "subnet": "10.1.0.0/24", "dataDir": "rel" });
+    fs::write(&file, conf(json!({ "type": "macvlan", "ipam": ipam }))).unwrap();
+    let (_, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+    assert!(told.len() == 1 && told[0].0 == "less", "{told:?}");
+    assert!(told[0].1.contains("\"dataDir\" \"rel\" is no absolute path"), "{told:?}");
 }
 
 #[test]
@@ -487,6 +519,32 @@ fn a_file_of_another_program_is_not_taken_for_the_daemons_configuration() {
         let (code, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
         assert!(code == Some(status) && told.len() == 1 && told[0].1.contains(part), "{text}: {told:?}");
     }
+}
+
+#[test]
+fn an_empty_standard_input_is_an_error() {
+    let host = host();
+    let (status, told) = findings(host.path(), &["validate", "-"]);
+    assert!(status == Some(1) && told.len() == 1 && told[0].0 == "wrong", "{told:?}");
+    assert!(told[0].1.contains("standard input is empty"), "{told:?}");
+}
+
+#[test]
+fn a_word_that_is_not_near_a_known_one_is_not_taken_for_it() {
+    let host = host();
+    let (file, network) = (host.path().join("config.yaml"), host.path().join("net.conf"));
+    for (text, meant) in [("del: late\n", ""), ("del: erly\n", "did you mean \"early\"?")] {
+        fs::write(&file, text).unwrap();
+        let (_, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert_eq!(told[0].0, "wrong", "{text}: {told:?}");
+        assert!(told[0].1.contains(meant), "{text}: {told:?}");
+        assert_eq!(told[0].1.contains("did you mean"), !meant.is_empty(), "{text}: {told:?}");
+    }
+    fs::remove_file(&file).unwrap();
+    fs::write(&network, conf(json!({ "type": "firewall" }))).unwrap();
+    let (_, told) = findings(host.path(), &["validate", network.to_str().unwrap()]);
+    assert!(told.iter().any(|(_, text)| text.contains("no executable firewall")), "{told:?}");
+    assert!(told.iter().all(|(_, text)| !text.contains("did you mean")), "{told:?}");
 }
 
 pub(super) fn write(path: PathBuf, text: &str) {

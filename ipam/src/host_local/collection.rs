@@ -77,6 +77,10 @@ impl HostLocal {
 
     fn remove_where(&self, directory: &NetworkDir, meant: &dyn Fn(&Allocation) -> bool) -> Removed {
         let mut removed = Removed::default();
+        // Nothing can be in a directory that cannot be.
+        if directory.must_be_possible().is_err() {
+            return removed;
+        }
         let done = directory.checked().and_then(|directory| {
             self.with(&directory, false, |locked| {
                 locked.reread().map_err(|e| store(&directory, e))?;

@@ -37,6 +37,14 @@ impl NetworkDir {
         NetworkDir { data_dir: data_dir.to_owned(), network: network.to_owned(), root: None }
     }
 
+    /// Whether there can be such a directory at all: to be asked before an allocation in it goes on record.
+    ///
+    /// # Errors
+    /// [`IpamError::BadDirectory`] where the kernel would refuse the name, or it would lead elsewhere.
+    pub fn must_be_possible(&self) -> Result<(), IpamError> {
+        self.checked().map(drop)
+    }
+
     /// The same with its default, if it can be a directory's name.
     pub(super) fn checked(&self) -> Result<Cow<'_, NetworkDir>, IpamError> {
         let bad = |field, value: &str| {

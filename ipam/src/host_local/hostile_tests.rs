@@ -309,9 +309,39 @@ fn names_that_no_directory_can_have_get_into_no_list() {
         let request = LeaseRequest { directory, container_id: "a", ifname: "eth0" };
         let refused = host.ipam.allocate(&small(), &request, &NothingPending).unwrap_err();
         assert!(matches!(refused, IpamError::BadDirectory { .. }) && refused.to_string().len() < 200);
+        assert!(matches!(directory.must_be_possible(), Err(IpamError::BadDirectory { .. })));
+        // There is nothing to give back, and no removal may stay for it.
+        assert_eq!(host.ipam.release(directory, "a", "eth0").unwrap(), 0);
+        assert!(host.ipam.gc(directory, &|_| false).errors.is_empty());
     }
     assert!(host.ipam.places().is_empty());
     refused(&host, |host| host.add(&small(), &"a".repeat(5000)), "the container's id is too long");
+}
+
+#[test]
+fn what_cannot_be_a_directory_gets_into_no_list_and_has_no_allocations() {
+    let host = Host::new();
+    fs::write(host.dir.path().join("file"), "of the host").unwrap();
+    for data_dir in ["/file", "/file/deep"] {
+        let config = Config { data_dir: data_dir.into(), ..small() };
+        refused(&host, |host| host.add(&config, "a"), "Not a directory");
+        let directory = NetworkDir::of_administrator(data_dir, "pods");
+        assert!(host.ipam.list(&directory).unwrap().is_empty());
+        assert_eq!(host.ipam.release(&directory, "a", "eth0").unwrap(), 0);
+        assert!(host.ipam.release_orphaned_by_reboot(&directory).errors.is_empty());
+    }
+    assert!(host.ipam.places().is_empty());
+    assert_eq!(fs::read_to_string(host.dir.path().join("file")).unwrap(), "of the host");
+}
+
+#[test]
+fn a_directory_that_a_release_has_opened_is_on_the_list_before_an_address_is_taken_in_it() {
+    let host = Host::new();
+    fs::create_dir_all(host.pods()).unwrap();
+    assert_eq!(host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(), 0);
+    assert!(host.ipam.places().is_empty());
+    host.add(&small(), "a").unwrap();
+    assert_eq!(host.ipam.places(), [in_data("pods")]);
 }
 
 /// A file system that never answers: a FUSE without its server. Whoever asks it for anything waits until this is dropped.

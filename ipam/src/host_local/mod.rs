@@ -115,14 +115,14 @@ impl HostLocal {
     }
 
     /// Gives back everything that this interface of this container has in a network, and, where that is nothing,
-    /// what older versions of host-local wrote for the container. Answers how many files went.
+    /// what older versions of host-local wrote for the container. Answers how many files went: none of a directory that cannot be.
     pub fn release(
         &self,
         directory: &NetworkDir,
         container_id: &str,
         ifname: &str,
     ) -> Result<usize, IpamError> {
-        let directory = directory.checked()?;
+        let Ok(directory) = directory.checked() else { return Ok(0) };
         self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
             let released = remove_first_of(locked, &contents).and_then(|released| match released {
@@ -284,6 +284,9 @@ impl HostLocal {
                 let known = files.close();
                 files.open = self.open(directory, make, known)?;
             }
+            if make {
+                self.note(directory)?;
+            }
             let Some(open) = files.open.as_mut() else { return Ok(None) };
             let locked = open.locked().map_err(|e| store(directory, e))?;
             let done = locked.and_then(|mut locked| {
@@ -310,16 +313,20 @@ impl HostLocal {
         let root = directory.trusted(&self.root);
         if make {
             directory.lies_in_no_network(&root).map_err(|e| store(directory, e))?;
-            // On the list before its first file: after a reboot no address of ours may be in a directory we do not know.
-            self.used_dirs.add(directory).map_err(|source| IpamError::UsedDirs {
-                network: directory.network.clone(),
-                path: self.used_dirs_path.clone(),
-                source,
-            })?;
         }
         let boot_id = Arc::clone(&self.boot_id);
         OpenDir::open(&root, &directory.path(), boot_id, &self.background, make, known)
             .map_err(|e| store(directory, e))
+    }
+
+    /// Puts a directory on the list. It is open by now, as what can be none must not stay there, and has no address of ours yet: after a
+    /// reboot none may be in a directory that we do not know.
+    fn note(&self, directory: &NetworkDir) -> Result<(), IpamError> {
+        self.used_dirs.add(directory).map_err(|source| IpamError::UsedDirs {
+            network: directory.network.clone(),
+            path: self.used_dirs_path.clone(),
+            source,
+        })
     }
 }
 

@@ -86,6 +86,8 @@ impl OpenDir {
     ) -> io::Result<Option<OpenDir>> {
         let dir = match if make { root.make_directory(path) } else { root.directory(path) } {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // With a file in its place there is no directory either.
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory && !make => return Ok(None),
             dir => dir?,
         };
         let lock = open_lock(&dir)?;

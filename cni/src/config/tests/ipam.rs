@@ -133,6 +133,21 @@ fn static_addresses_need_a_prefix_length() {
     assert_eq!(error.msg, "CNI version 0.2.0 does not support more than 1 address per family");
 }
 
+#[test]
+fn a_static_address_that_an_interface_could_not_have_twice_is_refused() {
+    let two = |one: &str, other: &str| {
+        addresses(&format!(r#""ipam":{{"addresses":[{{"address":"{one}"}},{{"address":"{other}"}}]}}"#), "")
+    };
+    for (one, other) in [("10.10.0.1/24", "10.10.0.1/24"), ("fd00::1/64", "fd00::1/128")] {
+        let error = two(one, other).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert_eq!(error.msg, format!("static: the address {other} is there twice"));
+    }
+    assert_eq!(two("10.10.0.1/24", "10.10.0.1/16").unwrap().len(), 2);
+    let configured = r#""ipam":{"addresses":[{"address":"10.10.0.1/24"}]}"#;
+    assert!(addresses(configured, "IP=10.10.0.1/24").unwrap_err().msg.contains("there twice"));
+}
+
 /// A configuration with these range sets; each range by its first and last address below 10.0.0.0/8.
 fn sets(sets: &[Vec<(u32, u32)>]) -> Result<HostLocal, CniError> {
     let ip = |offset: u32| std::net::Ipv4Addr::from_bits((10 << 24) + offset);

@@ -103,6 +103,16 @@ fn a_list_of_masters_is_of_the_hosts_and_not_endless() {
 }
 
 #[test]
+fn a_master_may_have_an_alternative_name_and_no_longer_one() {
+    let long = |bytes: usize| format!(r#""master":"{}","vlanId":5"#, "m".repeat(bytes));
+    let want = r#""master" is 128 bytes long, and no interface has a name of more than 127"#;
+    assert_eq!(Macvlan::parse(&conf("macvlan", &long(128))).unwrap_err().msg, want);
+    assert_eq!(Vlan::parse(&conf("vlan", &long(128))).unwrap_err().msg, want);
+    assert_eq!(Macvlan::parse(&conf("macvlan", &long(127))).unwrap().masters, ["m".repeat(127)]);
+    assert_eq!(Vlan::parse(&conf("vlan", &long(127))).unwrap().master.len(), 127);
+}
+
+#[test]
 fn keys_in_any_case_null_and_unknown_keys_are_read_as_go_reads_them() {
     let conf = conf(
         "macvlan",

@@ -12,6 +12,7 @@ use fairlead_cni::config::{AttachmentRef, ClusterNetwork, ConfList};
 use fairlead_cni::{CniError, CniVersion, Code};
 use serde_json::{Map, Value};
 
+use super::built_in_plugins::is_built_in;
 use super::{OneList, not_available_now};
 use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, OWN_TYPE};
@@ -127,7 +128,10 @@ impl Engine {
         node: &ClusterNetwork,
     ) -> Result<(), CniError> {
         let ready = self.must_be_ready(node).and_then(|()| self.wanted(&node.name));
-        let status = ready.and_then(|list| self.with_chain(request, &list, None, |chain| chain.status()));
+        let status = ready.and_then(|list| {
+            self.must_have_room_for(request, &list)?;
+            self.with_chain(request, &list, None, |chain| chain.status())
+        });
         status.map_err(not_available_now)?;
         node.default_networks.iter().try_for_each(|name| {
             let status = self.status_of_default(request, node, name);
@@ -136,6 +140,14 @@ impl Engine {
                 ..error
             })
         })
+    }
+
+    /// Whether the record of an ADD of this list could be written, where it executes plugins.
+    fn must_have_room_for(&self, request: &AttachmentRequest<'_>, list: &ConfList) -> Result<(), CniError> {
+        match list.plugin_types().all(is_built_in) {
+            true => Ok(()),
+            false => self.core.records_status(request, request.conf.raw.len() + list.to_text().len()),
+        }
     }
 
     fn status_of_default(
@@ -147,6 +159,7 @@ impl Engine {
         let Some((list, namespace)) = self.list_of_every_pod(node, name, request.args)? else {
             return Ok(());
         };
+        self.must_have_room_for(request, &list)?;
         let runtime = Map::new();
         let (namespace, of_tenant) = (namespace.as_ref(), namespace.is_some());
         let one = OneList { list: &list, namespace, runtime: &runtime, of_tenant, visit: None };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fairlead_cni::result::Interface;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::announce::Announcement;
-use fairlead_host::{Net, failpoint};
+use fairlead_host::{Net, NetError, failpoint};
 use fairlead_kube::PodRef;
 use ipnet::IpNet;
 
@@ -211,12 +211,14 @@ impl Core {
             failpoint::pass("add.allocated");
         }
         let applied = self.kinds.apply(self, request, &plan.work, attachment, pod);
+        let refused = |error: &NetError| {
+            let doing = format!("making {:?}{}", request.key.ifname, network.of_device());
+            errors::kernel(&request.key.network, &doing, error)
+        };
         let mut applied = applied.map_err(|e| match e {
             ApplyError::Cni(error) => error,
-            ApplyError::Kernel(error) => {
-                let doing = format!("making {:?}{}", request.key.ifname, network.of_device());
-                errors::kernel(&request.key.network, &doing, &error)
-            }
+            ApplyError::Kernel(error) => refused(&error),
+            ApplyError::Explained(error, why) => refused(&error).with(why),
         })?;
         if let Some(whole) = applied.result.take() {
             return Ok((whole, applied));

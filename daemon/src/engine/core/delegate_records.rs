@@ -8,21 +8,30 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use nix::unistd::{AccessFlags, access};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use fairlead_cni::{CniError, Code};
+use fairlead_host::disk_space;
 use fairlead_host::pid_lock::lock_or_holder;
 use fairlead_host::record_content::{self, Content, ReadFile, UnreadRecord};
 use fairlead_host::record_version::{FORMAT, RecordVersion};
+use fairlead_host::time_limit::within;
 
+use super::ipam::STATUS_LIMIT;
 use crate::engine::errors;
 use crate::store::{Attachment, Phase};
 
 /// The directory of records, in the state directory.
 const DIRECTORY: &str = "attachments";
+/// What a record takes beside the configuration: names, addresses, the caller's environment.
+const RECORD: u64 = 16 << 10;
+/// More looks at the directory than this do not wait for it at once: each that hangs keeps a thread.
+const MOST_LOOKS: usize = 16;
 
 /// The records that were set aside, for `doctor`: none where there is no such directory yet.
 pub(crate) fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -35,6 +44,8 @@ pub(crate) struct DelegateRecords {
     dir: PathBuf,
     boot_id: String,
     kept: Mutex<HashSet<u64>>,
+    /// Each look that is under way has a clone.
+    looks: Arc<()>,
     _lock: File,
 }
 
@@ -167,11 +178,40 @@ impl DelegateRecords {
         }
         found.attachments.sort_by_key(|of| of.attachment.id);
         let kept = Mutex::new(found.attachments.iter().map(|of| of.attachment.id).collect());
-        Ok((DelegateRecords { dir, boot_id: boot_id.to_owned(), kept, _lock: lock }, found))
+        let (boot_id, looks) = (boot_id.to_owned(), Arc::default());
+        Ok((DelegateRecords { dir, boot_id, kept, looks, _lock: lock }, found))
     }
 
     fn path(&self, id: u64) -> PathBuf {
         self.dir.join(format!("{id:016x}.json"))
+    }
+
+    /// Whether a record with configurations of this length can be written now: by the rights of the directory, and by what its
+    /// file system has left. Another thread looks, because the disk may hang.
+    ///
+    /// # Errors
+    /// Why not, with the directory: what the kernel says, or that it does not answer within [`STATUS_LIMIT`].
+    pub(crate) fn writable(&self, configs: usize) -> Result<(), String> {
+        let seen = self.look(RECORD + 2 * configs as u64);
+        seen.map_err(|error| {
+            format!("the records of executed plugins in {} cannot be written: {error}", self.dir.display())
+        })
+    }
+
+    /// Whether there is room for a file of so many bytes.
+    fn look(&self, bytes: u64) -> io::Result<()> {
+        let hangs = || io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer");
+        if Arc::strong_count(&self.looks) > MOST_LOOKS {
+            return Err(hangs());
+        }
+        let (dir, look) = (self.dir.clone(), Arc::clone(&self.looks));
+        let looked = within("status-records", STATUS_LIMIT, move || {
+            let may_write = access(dir.as_path(), AccessFlags::W_OK).map_err(io::Error::from);
+            let room = may_write.and_then(|()| disk_space::left_for(&dir, bytes));
+            drop(look);
+            room
+        })?;
+        looked.unwrap_or_else(|| Err(hangs()))
     }
 
     /// Writes the record of an attachment with delegates; of another nothing.

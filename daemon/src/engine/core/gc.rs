@@ -10,6 +10,7 @@ use super::newer_attachments::left_to_newer;
 use super::{Answer, Core, all_errors, executes_ipam, since_1_1};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
+use crate::logging;
 use crate::store::{Attachment, Phase};
 
 impl Core {
@@ -98,9 +99,21 @@ impl Core {
         };
         // Read again: a DEL may have come first while the lock was waited for.
         match self.store.get(attachment.id) {
-            Some(now) if now.phase == Phase::Attached => self.remove_for(&now, Answer::WhenGone),
+            Some(now) if now.phase == Phase::Attached => {
+                self.tell_of_collected(&now);
+                self.remove_for(&now, Answer::WhenGone)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// A pod that loses its interface while it runs must find out who took it.
+    fn tell_of_collected(&self, attachment: &Attachment) {
+        let key = &attachment.key;
+        let _in_log = logging::of_pod(attachment.pod.clone());
+        tracing::info!(container = %key.container, network = %key.network, ifname = %key.ifname,
+            "the runtime's GC counts it no longer: it is collected");
+        self.collected.add(attachment);
     }
 
     /// Whether anything on record is of this container's interface.

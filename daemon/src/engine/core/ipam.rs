@@ -27,8 +27,8 @@ use crate::own_executable::is_file_of_ours;
 use crate::policy::{Refusal, data_dir_root};
 use crate::store::{Attachment, IpamRecord};
 
-/// STATUS waits so long for host-local's directory: its caller gives the daemon 100 ms.
-const STATUS_LIMIT: Duration = Duration::from_millis(50);
+/// STATUS waits so long for a directory that may hang: its caller gives the daemon 100 ms.
+pub(super) const STATUS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The IPAM that a configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +99,10 @@ impl Ipam {
             IpamKind::HostLocal => {
                 let data_dir = data_dir(&request.conf)?;
                 let root = self.data_dir_root(request, &data_dir)?;
+                let network = request.address_directory().into_owned();
+                let directory = NetworkDir { data_dir, network, root };
+                directory.must_be_possible()?;
+                let NetworkDir { data_dir, root, .. } = directory;
                 IpamRecord::HostLocal { data_dir, root }
             }
             IpamKind::Static => IpamRecord::Static,

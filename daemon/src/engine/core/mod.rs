@@ -6,6 +6,7 @@
 
 mod add;
 mod check;
+mod collected_by_gc;
 mod command_dispatch;
 mod del;
 mod delegate_records;
@@ -41,6 +42,7 @@ use super::live_policy::{CurrentPolicy, Policy};
 use crate::store::{Attachment, Phase, Store};
 
 pub(crate) use check::since_0_4;
+pub(crate) use collected_by_gc::CollectedByGc;
 #[cfg(test)]
 pub(crate) use delegate_records::RecordedAttachment;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
@@ -73,6 +75,8 @@ pub(crate) struct Core {
     pub(crate) executed_removals: ExecutedRemovals,
     /// Networks that plugins are collecting.
     pub(crate) collections: RunningCollections,
+    /// What the runtime's GC has removed.
+    pub(crate) collected: CollectedByGc,
     pub(crate) start: StartSteps,
     /// Where what cannot be read is set aside.
     pub(crate) set_aside: SetAsidePlaces,

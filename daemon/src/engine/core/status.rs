@@ -8,7 +8,7 @@
 use fairlead_cni::{CniError, Code};
 use fairlead_host::NetError;
 
-use super::Core;
+use super::{Core, executes_ipam};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Network, module_of};
@@ -33,11 +33,26 @@ impl Core {
 
     /// Whether the record that an ADD begins with could be taken.
     pub(crate) fn store_status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        if self.store.writable(request.conf.raw.len()) {
-            return Ok(());
+        let length = request.conf.raw.len();
+        if !self.store.writable(length) {
+            return Err(not_available(request, "the daemon's store has no space left")
+                .with("make space on the file system of the run directory"));
         }
-        Err(not_available(request, "the daemon's store has no space left")
-            .with("make space on the file system of the run directory"))
+        match executes_ipam(&request.conf) {
+            true => self.records_status(request, length),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the record of an ADD that executes plugins could be written; `configs`: the length of what is configured.
+    pub(crate) fn records_status(
+        &self,
+        request: &AttachmentRequest<'_>,
+        configs: usize,
+    ) -> Result<(), CniError> {
+        self.records.writable(configs).map_err(|why| {
+            not_available(request, why).with("make space on that file system, or make the directory writable")
+        })
     }
 
     fn must_have_kernel_kind(

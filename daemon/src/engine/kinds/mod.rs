@@ -263,6 +263,8 @@ fn name_taken(request: &AttachmentRequest<'_>) -> CniError {
 pub(crate) enum ApplyError {
     /// The kernel refused: the core says of which interface.
     Kernel(NetError),
+    /// The same, and the kind knows why.
+    Explained(NetError, String),
     /// Everything else, as it is told.
     Cni(CniError),
 }

@@ -161,6 +161,26 @@ const FAILURES: &[Failure] = &[
         says: &["making \"net1\" on \"eth0\": ", "busy"],
         remedy: "macvlan, ipvlan and bridges exclude each other",
     },
+    Failure {
+        what: "a macvlan beside one in mode passthru",
+        fails: || {
+            let passthru = config("macvlan", r#""master":"eth0","mode":"passthru","#, "{}");
+            let both = |rig: &Rig| {
+                rig.add(&passthru).unwrap();
+                let request = rig.request(Command::Add, "c2", &config("macvlan", ETH0, "{}"));
+                rig.call(crate::engine::tests::Request { ifname: "net2".into(), ..request })
+            };
+            let makes = |call: &Call| matches!(call.request, KernelRequest::Op(Op::CreateLink(_)));
+            let rig = Rig::new();
+            both(&rig).unwrap();
+            let number = rig.kernel.calls().iter().rposition(makes).unwrap();
+            let rig = Rig::new();
+            rig.kernel.fail_at(number, Errno::EINVAL);
+            both(&rig).unwrap_err()
+        },
+        says: &["making \"net2\" on \"eth0\": ", "invalid argument"],
+        remedy: "container c1 has another as \"net1\" of network \"lab-net\"",
+    },
 ];
 
 #[test]
@@ -217,4 +237,17 @@ fn x14_an_error_names_network_and_interface_the_reason_and_what_to_do() {
         }
         assert!(!details.is_empty() && details.contains(remedy), "{told}");
     }
+}
+
+#[test]
+fn a_networks_name_that_no_directory_can_have_is_refused_before_anything_is_on_record() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let long = config("macvlan", ETH0, ONE_ADDRESS).replace("lab-net", &"n".repeat(256));
+    let error = rig.add(&long).unwrap_err();
+    assert_eq!(error.code, Code::InvalidConfig, "{error}");
+    assert!(error.msg.contains("cannot be used as a directory's name"), "{error}");
+    assert_eq!(rig.state(), before, "nothing is on record");
+    rig.del(&long).unwrap();
+    assert_eq!(rig.state(), before);
 }

@@ -160,6 +160,23 @@ fn x03_gc_leaves_a_definition_alone_whose_pods_are_gone_and_reaches_it_again_wit
 }
 
 #[test]
+fn x03_what_a_gc_takes_down_is_told_of_its_container_and_its_pod() {
+    let node = Node::new();
+    node.cluster.api.put_pod(&web(), &[]);
+    node.call(Command::Add, "c1", &json!({})).unwrap();
+    let collected = |named: &str| Service::describe(node.cluster.rig.engine(), named)["collected"].clone();
+    assert_eq!(collected("c1"), json!([]));
+    node.gc(&[]).unwrap();
+    for named in ["c1", "shop/web-0"] {
+        let rows = collected(named);
+        let of = |key: &str| rows[0][key].as_str().unwrap_or_default().to_owned();
+        assert_eq!((of("container"), of("ifname")), ("c1".to_owned(), "eth0".to_owned()), "{rows}");
+    }
+    assert_eq!(collected("c2"), json!([]));
+    assert_eq!(Service::describe(node.cluster.rig.engine(), "c1")["why"], Value::Null);
+}
+
+#[test]
 fn x03_gc_goes_past_errors_and_without_a_list_of_what_is_valid_it_collects_nothing() {
     let node = Node::new();
     node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
@@ -227,6 +244,20 @@ fn x04_status_asks_the_cluster_network_and_what_every_pod_gets() {
         "{told}"
     );
     node.call(Command::Status, "", &json!({})).unwrap();
+}
+
+#[test]
+fn x04_status_is_50_where_the_record_of_what_a_list_executes_could_not_be_written() {
+    let node = Node::new();
+    node.call(Command::Status, "", &json!({})).unwrap();
+    let state = node.cluster.rig.dir.path().join("state");
+    fs::rename(state.join("attachments"), state.join("away")).unwrap();
+    let told = node.call(Command::Status, "", &json!({})).unwrap_err();
+    assert_eq!(told.code, Code::NotAvailable, "{told}");
+    assert!(told.msg.contains("the records of executed plugins in"), "{told}");
+    node.cluster.api.put_pod(&web(), &[]);
+    let refused = node.call(Command::Add, "c1", &json!({})).unwrap_err();
+    assert!(refused.code == Code::TryAgain && refused.msg.contains("cannot be written"), "{refused}");
 }
 
 #[test]

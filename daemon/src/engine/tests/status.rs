@@ -80,6 +80,30 @@ fn x04_a_kernel_that_does_not_answer_is_50() {
 }
 
 #[test]
+fn x04_status_is_50_where_the_record_of_an_executed_ipam_could_not_be_written() {
+    let rig = Rig::on_this_host();
+    let plugins = tempfile::tempdir().unwrap();
+    script::write(&plugins.path().join("leases"), "cat > /dev/null");
+    let status = || {
+        let mut request = rig.request(Command::Status, "", &config("macvlan", r#"{"type":"leases"}"#));
+        request.path = plugins.path().display().to_string();
+        // This machine may be slow: the call arrives later.
+        let arrived = Instant::now() + Duration::from_secs(120);
+        rig.serve(request, arrived, Duration::from_secs(60)).outcome
+    };
+    status().unwrap();
+    let state = rig.dir.path().join("state");
+    fs::rename(state.join("attachments"), state.join("away")).unwrap();
+    let error = status().unwrap_err();
+    assert_eq!(error.code, Code::NotAvailable);
+    let records = state.join("attachments").display().to_string();
+    assert!(error.msg.contains(&records), "{}", error.msg);
+    assert!(error.details.contains("make space"), "{}", error.details);
+    // What is executed for nobody needs no such record.
+    rig.status(&config("macvlan", "{}")).unwrap();
+}
+
+#[test]
 fn x04_status_of_a_delegate_that_sleeps_is_50_in_time_with_its_name() {
     let rig = Rig::on_this_host();
     let plugins = tempfile::tempdir().unwrap();

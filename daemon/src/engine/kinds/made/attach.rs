@@ -1,7 +1,7 @@
 //! A made link on its way into the pod: what it will be, and the one message that makes it.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Mac, Net, NetError, NewLink, Op, Parent};
+use fairlead_host::{Kind, Mac, MacvlanMode, Net, NetError, NewLink, Op, Parent};
 use nix::errno::Errno;
 
 use super::config::Made;
@@ -13,7 +13,7 @@ use crate::engine::kinds::{
     Applied, ApplyError, Kinds, NotAttached, Owners, Plan, Reservation, Work, lendable, name_taken,
 };
 use crate::engine::{errors, netdev};
-use crate::store::LinkRecord;
+use crate::store::{Attachment, LinkRecord, Store};
 
 /// The MTU of a link that stands on no other, in bytes.
 const ETHERNET_MTU: u32 = 1500;
@@ -113,6 +113,31 @@ impl NewMade {
     fn must_get_frames(&self, kinds: &Kinds) -> Result<(), CniError> {
         self.parent.map_or(Ok(()), |parent| kinds.vhost_user.must_get_frames(parent, None))
     }
+
+    /// Why the kernel calls it invalid, where that is for another one on its master.
+    fn refused_beside(&self, store: &Store) -> Option<String> {
+        let (Kind::Macvlan { mode, .. }, Some(master)) = (&self.link.kind, self.parent) else { return None };
+        let is_alone = |mode: &MacvlanMode| *mode == MacvlanMode::Passthru;
+        let excludes = |other: &Attachment| match &other.link {
+            LinkRecord::Made { index, kind: Kind::Macvlan { mode: its, .. }, parent, .. } => {
+                let one_is_alone = is_alone(mode) || is_alone(its);
+                *parent == Some(master) && self.link.index != Some(*index) && one_is_alone
+            }
+            _ => false,
+        };
+        let rule = "a macvlan in mode passthru has to be its master's only one";
+        let all = store.all();
+        match all.iter().find(|other| excludes(other)).map(|other| &other.key) {
+            Some(key) => Some(format!(
+                "{rule}, and container {} has another as {:?} of network {:?}: end that one first, or take another `master`",
+                key.container, key.ifname, key.network
+            )),
+            None if is_alone(mode) => {
+                Some(format!("{rule}: `ip -d link`, on the host and in the pods, tells who has another"))
+            }
+            None => None,
+        }
+    }
 }
 
 /// Makes the link, from the host's side straight into the pod's namespace.
@@ -133,6 +158,12 @@ pub(crate) fn apply(
     }
     match made {
         Err(e) if e.errno() == Some(Errno::EEXIST) => return Err(taken(request, new, pod)?.into()),
+        Err(e) if e.errno() == Some(Errno::EINVAL) => {
+            return Err(match new.refused_beside(&kinds.sriov.store) {
+                Some(why) => ApplyError::Explained(e, why),
+                None => e.into(),
+            });
+        }
         other => other?,
     }
     let index = new.link.index.unwrap_or_default();
