@@ -85,8 +85,8 @@ fn can_pass(error: &io::Error) -> bool {
     match error.raw_os_error().map(Errno::from_raw) {
         // Nothing is there; a link that is not followed or leads in a circle; a socket or a device; a directory.
         Some(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => false,
-        // A bad sector stays: its file is kept aside, and the node has its network.
-        Some(Errno::EIO) => false,
+        // Bad sectors and a damaged file system stay: the file is kept aside, and the node has its network.
+        Some(Errno::EIO | Errno::EUCLEAN | Errno::EBADMSG | Errno::ENODATA) => false,
         Some(_) => true,
         // Not the kernel's: what `regular` says.
         None => error.kind() != io::ErrorKind::InvalidInput,

@@ -48,6 +48,8 @@ const CONFIRMED_AT_LATEST: Duration = Duration::from_millis(100);
 /// The time that STATUS waits for its turn. The executable reports a daemon that does not answer within 100 ms; a
 /// daemon that is only short of processors must not be called broken.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
+/// So many calls of the fast line are carried out in some 30 ms on two processors.
+const SHORT_LINE: usize = 64;
 /// The time after which an idle thread of the slow lane ends.
 const SLOW_IDLE: Duration = Duration::from_secs(10);
 
@@ -254,9 +256,9 @@ impl Admission {
         Ok(self.0.perform(call, Waiting { arrived, deadline, gone }))
     }
 
-    /// Whether calls of the fast line wait for their turn.
-    pub fn has_line(&self) -> bool {
-        self.0.lock().queue.has(Line::Fast)
+    /// Whether calls of the fast line wait for their turn, and so few that they are soon carried out.
+    pub fn has_short_line(&self) -> bool {
+        (1..=SHORT_LINE).contains(&self.0.lock().queue.in_line(Line::Fast))
     }
 
     /// Carries out, on the thread that asks, the call that has waited longest in the fast line, if one still waits.

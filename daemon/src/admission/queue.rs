@@ -50,7 +50,12 @@ impl Queue {
 
     /// Whether calls wait in a line.
     pub(super) fn has(&self, line: Line) -> bool {
-        !self.lines[line as usize].is_empty()
+        self.in_line(line) > 0
+    }
+
+    /// How many calls wait in a line.
+    pub(super) fn in_line(&self, line: Line) -> usize {
+        self.lines[line as usize].len()
     }
 
     /// Puts a call at the end; returns the line that has got work by it.

@@ -457,6 +457,37 @@ fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_befor
 }
 
 #[test]
+fn an_acceptor_carries_out_a_short_line_in_its_order_and_leaves_a_long_one_to_its_threads() {
+    let (admission, fake) = admission(1);
+    let held = fake.hangs.lock();
+    let hangs = send(&admission, Command::Add, "hangs", "hangs", "hangs");
+    until(|| fake.log.lock().len() == 1);
+    assert!(!admission.has_short_line(), "nobody waits");
+    let several: Vec<SubmittedCall> = [("a", "1"), ("b", "2"), ("a", "3")]
+        .map(|(container, label)| send(&admission, Command::Add, container, label, ""))
+        .into();
+    // The second call of a container is in line when the first has ended.
+    while admission.has_short_line() {
+        admission.serve_first_in_line();
+    }
+    several.into_iter().for_each(|call| assert!(matches!(call.wait(), Outcome::Reply(..))));
+    assert_eq!(log(&fake), ["ADD hangs", "ADD 1", "ADD 2", "ADD 3"]);
+    admission.serve_first_in_line();
+    assert_eq!(log(&fake).len(), 4, "the line is empty");
+
+    let many: Vec<SubmittedCall> =
+        (0..=SHORT_LINE).map(|n| send(&admission, Command::Add, &n.to_string(), "many", "")).collect();
+    assert!(!admission.has_short_line());
+    admission.serve_first_in_line();
+    assert!(admission.has_short_line());
+    drop(held);
+    many.into_iter().chain([hangs]).for_each(|call| assert!(matches!(call.wait(), Outcome::Reply(..))));
+    assert_eq!(fake.overlaps.load(Ordering::Relaxed), 0);
+    admission.stop();
+    assert!(admission.drained(Duration::from_secs(5)), "each call is counted once as begun and as ended");
+}
+
+#[test]
 fn a_request_is_prepared_once_also_where_it_is_not_carried_out_where_it_was_accepted() {
     let (admission, fake) = admission(1);
     let call = admission.prepare(request(Command::Add, "a", "a", "slow:0"));

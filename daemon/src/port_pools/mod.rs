@@ -324,7 +324,10 @@ impl PortPools {
 
     /// Puts the MAC addresses of ports on record that have none, and makes the directories that are missing.
     fn refill(&self, mac_addresses: &mut MacAddresses) -> MutexGuard<'_, State> {
-        let ids: Vec<String> = self.state.lock().ports.keys().cloned().collect();
+        let mut state = self.state.lock();
+        state.ports.iter_mut().for_each(|(id, port)| port.take_address(mac_addresses.of(id), None));
+        let ids: Vec<String> = state.ports.keys().cloned().collect();
+        drop(state);
         // ADDs ask for ports meanwhile, and other ports may be declared by the end of it.
         let unrecorded = mac_addresses.record(ids.iter(), &self.random).err();
         let mut state = self.state.lock();

@@ -140,12 +140,22 @@ impl Acceptor {
         }
     }
 
-    /// Carries out what waits in line, which has come before what is in the backlog. A call that is accepted while others wait must go in
-    /// line behind them, and so would all of a burst after it, each with a connection of the server's.
+    /// Carries out what waits in a short line, which has come before what is in the backlog. A call that is accepted while others wait
+    /// must go in line behind them, and so would all of a burst after it, each with a connection of the server's. A long line is left to
+    /// its own threads: there may be questions in the backlog, which are answered at once.
     fn work_off_line(&self) {
-        while self.admission.has_line() {
+        while self.admission.has_short_line() {
             let _busy = self.busy.begin();
+            self.have_answered_watched();
             self.admission.serve_first_in_line();
+        }
+    }
+
+    /// The call that comes now may take long: another acceptor sees to what was answered. It fails only where that one has been woken
+    /// often enough.
+    fn have_answered_watched(&self) {
+        if self.answered.is_watched_by_nobody() {
+            let _ = self.left.write(1);
         }
     }
 
@@ -176,10 +186,7 @@ impl Acceptor {
         if !self.answered.has_room() {
             self.answered.finish(&self.admission);
         }
-        // This call may take long. It fails only where another acceptor has been woken often enough.
-        if self.answered.is_watched_by_nobody() {
-            let _ = self.left.write(1);
-        }
+        self.have_answered_watched();
         // By this descriptor the engine sees a caller hang up while this thread is in the call.
         let connection = Arc::new(OwnedFd::from(stream));
         match direct_call::serve(&connection, &self.admission, &self.answered, room) {

@@ -284,10 +284,11 @@ impl HostLocal {
                 let known = files.close();
                 files.open = self.open(directory, make, known)?;
             }
-            if make {
-                self.note(directory)?;
-            }
             let Some(open) = files.open.as_mut() else { return Ok(None) };
+            if make && !open.is_listed {
+                self.note(directory)?;
+                open.is_listed = true;
+            }
             let locked = open.locked().map_err(|e| store(directory, e))?;
             let done = locked.and_then(|mut locked| {
                 shared.wait.acquired();

@@ -42,6 +42,8 @@ pub(super) struct OpenDir {
     known: KnownFiles,
     boot_id: Arc<str>,
     creator: FileCreator,
+    /// It is on the list of directories that may hold addresses of ours.
+    pub(super) is_listed: bool,
 }
 
 /// What is known of a directory's files; it outlives the descriptors.
@@ -97,7 +99,8 @@ impl OpenDir {
         let known = if known.of == of { known } else { KnownFiles { of, ..KnownFiles::default() } };
         background.look_later();
         let cursors = Default::default();
-        Ok(Some(OpenDir { path: path.to_owned(), dir, lock, cursors, known, boot_id, creator }))
+        let is_listed = false;
+        Ok(Some(OpenDir { path: path.to_owned(), dir, lock, cursors, known, boot_id, creator, is_listed }))
     }
 
     /// What is known of its files.

@@ -29,11 +29,12 @@ impl<const LOW: usize, const HIGH: usize> Bounded<LOW, HIGH> {
 impl<'de, const LOW: usize, const HIGH: usize> Deserialize<'de> for Bounded<LOW, HIGH> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         // Signed, so that the bounds are told of a negative number, too.
-        let number = i64::deserialize(from).map_err(|error| match error.to_string().contains("missing field") {
-            true => error,
-            // In words of its own, which do not say what would be good.
-            false => D::Error::custom(format!("it is no whole number between {LOW} and {HIGH}")),
-        })?;
+        let number =
+            i64::deserialize(from).map_err(|error| match error.to_string().contains("missing field") {
+                true => error,
+                // In words of its own, which do not say what would be good.
+                false => D::Error::custom(format!("it is no whole number between {LOW} and {HIGH}")),
+            })?;
         match usize::try_from(number) {
             Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Bounded(number)),
             _ => Err(D::Error::custom(format!("{number} is not between {LOW} and {HIGH}"))),

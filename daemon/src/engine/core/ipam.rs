@@ -18,6 +18,7 @@ use fairlead_ipam::{
 
 use super::Core;
 use super::status::not_available;
+use crate::call::Waiting;
 use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::conf_cache::ConfCache;
@@ -136,9 +137,10 @@ impl Ipam {
                     container_id: &request.key.container,
                     ifname: &request.key.ifname,
                 };
+                let in_time = InTime { waiting: &request.waiting, pending };
                 result_of(
                     self.host_local
-                        .allocate(&config, &lease, pending)
+                        .allocate(&config, &lease, &in_time)
                         .map_err(|e| NotAllocated { nothing_taken: e.gives_nothing(), error: e.into() })?,
                 )
             }
@@ -359,6 +361,19 @@ impl Ipam {
     /// A plugin that outlived a killed daemon may still work for the same attachment.
     pub(super) fn wait_for_earlier_delegates(&self) {
         self.delegates.wait_for_earlier(self.policy.get().delegate_timeout);
+    }
+}
+
+/// Removals that are hurried for as long as a caller waits.
+struct InTime<'a> {
+    waiting: &'a Waiting,
+    pending: &'a dyn PendingRemovals,
+}
+
+impl PendingRemovals for InTime<'_> {
+    fn hurry(&self, directory: &NetworkDir, wanted: Option<IpAddr>) -> bool {
+        let is_late = Instant::now() >= self.waiting.deadline || self.waiting.gone.get();
+        !is_late && self.pending.hurry(directory, wanted)
     }
 }
 

@@ -125,8 +125,7 @@ impl Core {
                 // One is enough for this ADD, and each deletion of a link takes 16–30 ms.
                 match self.reap(attachment.id) {
                     Ok(()) => finished = true,
-                    // With its turn it has lost its time in the queue.
-                    Err(error) => _ = self.removals.again(attachment.id, &error),
+                    Err(_) => self.removals.hurried_in_vain(attachment.id),
                 }
             }
         }

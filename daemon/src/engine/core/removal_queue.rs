@@ -139,6 +139,12 @@ impl RemovalQueue {
         failures
     }
 
+    /// An attempt ahead of its time was of no use, and has taken its time away: it comes again after the pause that it has so far.
+    pub(crate) fn hurried_in_vain(&self, id: u64) {
+        let failures = self.failures(id).map_or(1, |failures| failures.times);
+        self.expect(id, Instant::now() + PAUSES.after(failures));
+    }
+
     /// Why the last attempt at the attachment's removal failed, if one did.
     pub(crate) fn failure(&self, id: u64) -> Option<CniError> {
         self.failures(id).map(|failures| failures.why)
