@@ -4,12 +4,9 @@ use std::fs;
 
 use fairlead_cni::CniError;
 use fairlead_host::double::FakeKernel;
-use fairlead_sriov::wait_out_reset::SETTLES;
 
 use super::*;
-use crate::conf_dir::Directories;
-use crate::engine::kinds::BUILT_IN;
-use crate::metrics::{Calls, Exposition, Node};
+use crate::engine::tests::{beside, paths};
 use crate::store::{Attachment, Key, LinkRecord, Namespace, Phase};
 
 /// An engine on a kernel in memory, without threads.
@@ -17,28 +14,8 @@ fn opened(dir: &Path) -> Arc<Engine> {
     for sub in ["run", "state/spool", "root/etc/cni/net.d", "sys/bus/pci/devices"] {
         fs::create_dir_all(dir.join(sub)).unwrap();
     }
-    let exposition = Exposition::default();
-    let node = Node::new(&exposition);
-    let conf_dir = Directories::new(&dir.join("root"), None, None);
-    let beside = Beside {
-        kernel: Arc::new(FakeKernel::new()),
-        networks: Arc::new(Networks::new(conf_dir, &BUILT_IN, node.clone())),
-        calls: Calls::new(&exposition, &BUILT_IN),
-        node,
-        cluster: None,
-        cgroup: None,
-        announce: None,
-        pool_metrics: exposition.pool_metrics(),
-        settings: Arc::default(),
-        settles: SETTLES,
-    };
-    let (run, state, root) = (dir.join("run"), dir.join("state"), dir.join("root"));
-    let paths = NodePaths {
-        sysfs: dir.join("sys"),
-        kubelet: "/var/lib/kubelet".into(),
-        ..NodePaths::new(run, state, root, dir.join("config.yaml"))
-    };
-    Engine::open(&paths, Policy::default(), beside).unwrap().0
+    let (beside, _) = beside(&Arc::new(FakeKernel::new()), dir, Settings::default());
+    Engine::open(&paths(dir, &dir.join("root")), Policy::default(), beside).unwrap().0
 }
 
 /// Panics with the first attempt at each removal.

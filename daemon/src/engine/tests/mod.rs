@@ -248,7 +248,8 @@ struct State {
     records: usize,
 }
 
-fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -> (Beside, Exposition) {
+/// What an engine on a kernel in memory needs.
+pub(super) fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -> (Beside, Exposition) {
     // Its own also where programs are executed in this machine's root.
     let conf_dir = Directories::new(&dir.join("root"), None, None);
     let exposition = Exposition::default();
@@ -268,7 +269,8 @@ fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -> (Beside, 
     (beside, exposition)
 }
 
-fn paths(dir: &Path, root: &Path) -> NodePaths {
+/// Directories of its own below `dir`.
+pub(super) fn paths(dir: &Path, root: &Path) -> NodePaths {
     NodePaths {
         sysfs: dir.join("sys"),
         kubelet: "/var/lib/kubelet".into(),
