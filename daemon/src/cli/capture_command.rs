@@ -15,8 +15,9 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::Value;
 
+use super::CliError;
+use super::arguments::CaptureArgs;
 use super::operator_commands::rows;
-use super::{CaptureArgs, CliError};
 use crate::operator_client::get;
 use crate::run_dir::{SOCKET, SWITCH_SOCKET};
 

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use super::CliError;
+use super::arguments::{DescribeArgs, Listing};
 use super::listings::age;
 use super::operator_commands::{escaped, rows};
 use super::table::{print, print_json};
-use super::{CliError, DescribeArgs, Listing};
 use crate::operator_client::get;
 
 /// Prints what is known; the exit status is failure where nothing is.

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fairlead_sriov::pools::{Verb, spoken};
 use serde_json::Value;
 
+use super::CliError;
+use super::arguments::{ListArgs, Listing, QueryArgs};
 use super::operator_commands::{escaped, rows};
 use super::table::{Extent, print, print_json, print_while_read, sentence, table};
-use super::{CliError, ListArgs, Listing, QueryArgs};
 use crate::operator_client::{get, post};
 
 /// How often a table that is watched is asked for.

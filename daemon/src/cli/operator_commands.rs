@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use super::CliError;
+use super::arguments::{Listing, StatusArgs};
 use super::table::{Extent, name, print, print_json, sentence};
-use super::{CliError, Listing, StatusArgs};
 use crate::operator_client::get;
 
 pub(super) fn status(args: &StatusArgs) -> Result<ExitCode, CliError> {

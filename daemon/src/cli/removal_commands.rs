@@ -5,11 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use super::CliError;
+use super::arguments::{ForgetArgs, Listing, QueryArgs};
 use super::confirmation::confirmed;
 use super::listings::attachment_row;
 use super::operator_commands::{escaped, rows};
 use super::table::{Extent, print, print_json, table};
-use super::{CliError, ForgetArgs, Listing, QueryArgs};
 use crate::operator_client::{get, post};
 
 /// Orders a collection; the exit status is failure when something could not be removed.

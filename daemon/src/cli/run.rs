@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{CliError, Dirs};
+use super::CliError;
+use super::arguments::Dirs;
 use crate::daemon;
 use crate::engine::kinds::BUILT_IN;
 

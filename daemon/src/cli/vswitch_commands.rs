@@ -3,11 +3,12 @@
 use fairlead_vhost::port::LOST;
 use serde_json::{Value, json};
 
+use super::CliError;
+use super::arguments::{ListArgs, VswitchQuestion};
 use super::capture_command::capture;
 use super::listings::list_unless;
 use super::operator_commands::rows;
 use super::table::{Extent, table};
-use super::{CliError, ListArgs, VswitchQuestion};
 
 pub(super) fn vswitch(question: &VswitchQuestion) -> Result<(), CliError> {
     match question {
