@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -191,6 +192,37 @@ fn of_many_addresses_no_more_than_asked_for_are_kept_and_a_link_that_is_down_ans
         assert!(reached());
         kernel.pod(pod.path()).unwrap().batch(&[up(index, false)]).unwrap();
         assert!(!reached());
+    });
+}
+
+#[test]
+fn every_address_that_a_pod_gave_its_link_is_deleted_whatever_its_peer_and_its_prefix_length() {
+    in_a_namespace(|kernel| {
+        let mut net = kernel.host().unwrap();
+        net.batch(&[veth("eth0")]).unwrap();
+        let index = named(&mut *net, "eth0").index;
+        let given = [
+            "10.9.0.1 peer 10.8.0.1/24",
+            "10.9.0.2 peer 10.8.1.1/32",
+            "10.9.0.2 peer 10.8.1.2/32",
+            "10.9.0.3/24",
+            "10.9.0.3/16",
+            "fd00:9::1 peer fd00:8::1/64",
+            "fd00:9::2/64",
+        ];
+        for address in given {
+            let line = format!("address add {address} dev eth0");
+            let output = Command::new("ip").args(line.split(' ')).output().unwrap();
+            assert!(output.status.success(), "{line}: {output:?}");
+        }
+        let all = net.addresses(index).unwrap();
+        assert_eq!(all.len(), given.len(), "{all:?}");
+        let deletions: Vec<Op> = all.into_iter().map(Op::DeleteAddress).collect();
+        let refused = net.batch_past_refusals(&deletions).unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
+        assert_eq!(net.addresses(index).unwrap(), []);
+        let gone = net.batch(&deletions[..1]).unwrap_err().errno();
+        assert_eq!(gone, Some(Errno::EADDRNOTAVAIL));
     });
 }
 

@@ -21,6 +21,9 @@ pub struct ConfList {
     pub name: String,
     /// The newest supported version of `cniVersion` and `cniVersions`.
     pub version: CniVersion,
+    /// The version of `cniVersion` alone, by which a runtime of before CNI 1.1 goes: it does not read `cniVersions`. It is `version` where
+    /// that key names one that is not supported.
+    pub plain_version: CniVersion,
     /// The key `disableCheck`: the runtime sends no CHECK.
     pub disable_check: bool,
     /// The key `disableGC`: the runtime sends no GC.
@@ -52,9 +55,11 @@ impl ConfList {
         };
         names::network_name(&name)?;
         let single = !keys.contains_key("plugins") && keys.contains_key("type");
+        let (version, plain_version) = versions(&keys)?;
         let mut list = ConfList {
             name,
-            version: version(&keys)?,
+            version,
+            plain_version,
             disable_check: flag(&keys, "disableCheck")?,
             disable_gc: flag(&keys, "disableGC")?,
             load_only_inlined_plugins: single || flag(&keys, "loadOnlyInlinedPlugins")?,
@@ -116,6 +121,14 @@ impl ConfList {
     /// Whether a plugin declares the capability.
     pub fn declares(&self, index: usize, capability: &str) -> bool {
         self.plugins.get(index).is_some_and(|plugin| plugin.capabilities.iter().any(|c| c == capability))
+    }
+
+    /// Whether plugin `index` has addresses from an IPAM.
+    pub fn has_ipam(&self, index: usize) -> bool {
+        let is_ipam = |(name, value): (&String, &Value)| {
+            folded(name) == "ipam" && value.as_object().is_some_and(|ipam| !ipam.is_empty())
+        };
+        self.plugins.get(index).is_some_and(|plugin| plugin.keys.iter().any(is_ipam))
     }
 
     /// Gives the IPAM of plugin `index` the text key `key`, in place of what it has by any spelling of it.
@@ -236,8 +249,8 @@ fn value_of(text: &str) -> Result<Value, CniError> {
     })
 }
 
-/// The newest of all versions that are named and supported, as libcni chooses it.
-fn version(keys: &Map<String, Value>) -> Result<CniVersion, CniError> {
+/// The newest of all versions that are named and supported, as libcni chooses it, and that of `cniVersion` alone.
+fn versions(keys: &Map<String, Value>) -> Result<(CniVersion, CniVersion), CniError> {
     let one = match keys.get("cniVersion") {
         None => None,
         Some(Value::String(text)) => Some(text.as_str()),
@@ -254,10 +267,13 @@ fn version(keys: &Map<String, Value>) -> Result<CniVersion, CniError> {
         newest = newest.max(CniVersion::parse(text));
     }
     newest = newest.max(one.filter(|text| !text.is_empty()).and_then(CniVersion::parse));
-    match newest {
-        Some(version) => Ok(version),
-        None => netconf::supported(one.unwrap_or_default()),
-    }
+    // An absent `cniVersion` is 0.1.0 to libcni.
+    let plain = one.unwrap_or_default();
+    let version = match newest {
+        Some(version) => version,
+        None => netconf::supported(plain)?,
+    };
+    Ok((version, CniVersion::parse(plain).unwrap_or(version)))
 }
 
 /// Reads a truth value. libcni takes the words "true" and "false" too.

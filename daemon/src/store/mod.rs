@@ -6,11 +6,14 @@
 //! It is a small journal and no embedded database, by measurement (one record, p50 / p99 µs, process-crash safe):
 //! this journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
+mod compaction;
 mod frame;
 mod journal;
+mod link_record;
 mod newer;
 #[cfg(feature = "next-format")]
 mod next_format;
+mod noted_boot;
 mod opening;
 mod record;
 mod recovery;
@@ -28,23 +31,21 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 pub use journal::{Purpose, replay};
+pub use link_record::{
+    ConfigurationDataRecord, DriverState, LentAs, LinkRecord, MovedNetdev, UplinkRecord, VfRecord,
+    VhostUserRecord,
+};
 pub use newer::NewerAttachment;
 pub use opening::{Lost, Opened};
-pub use record::{
-    Attachment, Caller, ConfigurationDataRecord, DriverState, Entry, IpamRecord, Key, LentAs, LinkRecord,
-    MovedNetdev, Namespace, PassedOver, Phase, UplinkRecord, VfRecord, VhostUserRecord,
-};
+pub use record::{Attachment, Caller, Entry, IpamRecord, Key, Namespace, PassedOver, Phase};
 pub use set_aside::{damaged, of_newer_version};
 
 use frame::{encode, put, put_as_written, put_over};
 use journal::{Journal, is_full};
 use newer::NewerRecords;
+use noted_boot::BootNote;
 use recovery::apply_entry;
 use shared_texts::SharedTexts;
-
-/// The length in bytes above which the journal is rewritten, if more than half of it is about attachments that
-/// are gone.
-const COMPACT_FROM: u64 = 4 << 20;
 
 /// The size in bytes of an ADD's record beside the text of its configuration.
 const RECORD: u64 = 8 << 10;
@@ -94,6 +95,10 @@ pub struct Commit {
 #[derive(Debug)]
 struct StoreState {
     journal: Journal,
+    /// The note of this boot, until its first record is made: so long the journal is left as another boot's.
+    unnoted_boot: Option<BootNote>,
+    /// The length of the journal in bytes above which it may be worth a rewrite.
+    compact_from: u64,
     live: BTreeMap<u64, Arc<Attachment>>,
     texts: SharedTexts,
     by_key: HashMap<Key, u64>,
@@ -128,8 +133,8 @@ impl Store {
 
     /// Appends records, all or none; on a full file system compacts the journal first.
     fn append(&self, state: &mut StoreState, payloads: &[&[u8]], purpose: Purpose) -> Result<(), StoreError> {
-        let done = match state.journal.append(payloads, purpose) {
-            Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payloads, purpose),
+        let done = match state.append(payloads, purpose) {
+            Err(e) if is_full(&e) && self.compact(state) => state.append(payloads, purpose),
             done => done,
         };
         done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
@@ -273,7 +278,7 @@ impl Store {
         let mut state = self.lock();
         self.append(&mut state, &[&payload], Purpose::Finish)?;
         state.newer.forget(id);
-        state.verbatim.remove(&id);
+        let frames = state.verbatim.remove(&id);
         state.committed.remove(&id);
         state.delivered.remove(&id);
         state.silenced.remove(&id);
@@ -283,28 +288,11 @@ impl Store {
             if state.by_key.get(&gone.key) == Some(&id) {
                 state.by_key.remove(&gone.key);
             }
+            state.note_gone(&gone, frames.as_deref());
             state.texts.gone(gone);
         }
-        if state.journal.length() > COMPACT_FROM {
-            self.compact(&mut state);
-        }
+        self.compact_if_long(&mut state);
         Ok(())
-    }
-
-    /// Rewrites the journal without attachments that are gone, if that halves it; true when it did.
-    fn compact(&self, state: &mut StoreState) -> bool {
-        let StoreState { journal, live, newer, verbatim, .. } = state;
-        // A rewrite would lose an attachment that cannot be written as JSON.
-        let Ok(written) = written_anew(live, verbatim) else { return false };
-        let payloads = || newer.payloads().chain(written.iter().map(Vec::as_slice));
-        let needed: usize = payloads().map(<[u8]>::len).sum();
-        if needed as u64 * 2 > journal.length() {
-            return false;
-        }
-        // A full file system only means that the old journal stays in use.
-        let done = journal.rewrite(payloads());
-        done.inspect_err(|e| warn_that_store_cannot(&self.path, "be compacted; it goes on growing", e))
-            .is_ok()
     }
 
     /// The attachment that the caller means, unless it is already silenced.
@@ -388,8 +376,8 @@ impl Store {
         // As JSON within JSON the configuration can take twice its length.
         let size = RECORD + 2 * config as u64;
         let mut state = self.lock();
-        let room = match state.journal.make_room(size) {
-            Err(e) if is_full(&e) && self.compact(&mut state) => state.journal.make_room(size),
+        let room = match state.make_room(size) {
+            Err(e) if is_full(&e) && self.compact(&mut state) => state.make_room(size),
             done => done,
         };
         // A journal that somebody has removed takes records that no restart finds.
@@ -398,6 +386,28 @@ impl Store {
 }
 
 impl StoreState {
+    /// Appends records to the journal, which is this boot's from then on.
+    fn append(&mut self, payloads: &[&[u8]], purpose: Purpose) -> io::Result<()> {
+        self.note_boot()?;
+        self.journal.append(payloads, purpose)
+    }
+
+    /// Makes sure that a record of so many bytes can be appended.
+    fn make_room(&mut self, payload: u64) -> io::Result<()> {
+        self.note_boot()?;
+        self.journal.make_room(payload)
+    }
+
+    /// Takes the journal over from another boot, where it is not this one's yet.
+    fn note_boot(&mut self) -> io::Result<()> {
+        let Some(note) = &self.unnoted_boot else { return Ok(()) };
+        // Emptied before the boot is noted: else a kill in between would make dead attachments this boot's.
+        self.journal.rewrite(std::iter::empty())?;
+        note.write()?;
+        self.unnoted_boot = None;
+        Ok(())
+    }
+
     /// Does to the attachment what its entry says, which is on record as `payload`.
     fn apply(&mut self, id: u64, entry: &Entry, payload: Vec<u8>) {
         self.note_verbatim(id, payload);
@@ -414,21 +424,6 @@ impl StoreState {
             frames.push(payload);
         }
     }
-}
-
-/// The frames of all attachments as a rewrite of the journal has them.
-fn written_anew(
-    live: &BTreeMap<u64, Arc<Attachment>>,
-    verbatim: &BTreeMap<u64, Vec<Vec<u8>>>,
-) -> Result<Vec<Vec<u8>>, StoreError> {
-    let mut written = Vec::new();
-    for (id, attachment) in live {
-        match verbatim.get(id) {
-            Some(frames) => written.extend(frames.iter().cloned()),
-            None => written.push(put(attachment)?),
-        }
-    }
-    Ok(written)
 }
 
 fn warn_that_store_cannot(store: &Path, what: &str, error: &io::Error) {

@@ -1,12 +1,20 @@
 //! The store on a journal that was damaged, and on what a kill leaves.
 
+use std::time::Duration;
+
 use fairlead_host::double::FakeKernel;
+use fairlead_host::record_content::ReadFile;
 use fairlead_host::{
     AttachedProgram, Channels, Kind, LinkSettings, MacvlanMode, NetKernel, NetdevSettings, NetnsId,
     ProgramHook,
 };
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::mkfifo;
 use proptest::prelude::*;
 
+use super::compaction::written_anew;
 use super::*;
 
 const BOOT: &str = "6ad4ae67-5d19-4a22-b33d-6d09b3d6a2a0";
@@ -136,7 +144,7 @@ fn x05_a_journal_that_can_not_be_read_at_all_is_set_aside_and_a_new_one_begun() 
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join(JOURNAL);
     drop(filled(dir.path(), 1));
-    let a_pipe = || nix::unistd::mkfifo(&journal, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let a_pipe = || mkfifo(&journal, Mode::S_IRWXU).unwrap();
     let unreadable: [&dyn Fn(); 3] = [&|| std::fs::create_dir(&journal).unwrap(), &a_pipe, &|| {
         std::os::unix::fs::symlink(&journal, &journal).unwrap()
     }];
@@ -152,6 +160,113 @@ fn x05_a_journal_that_can_not_be_read_at_all_is_set_aside_and_a_new_one_begun() 
         let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
         assert_eq!((store.all().len(), opened.is_damaged()), (1, false));
     }
+}
+
+#[test]
+fn x05_a_note_of_the_boot_that_says_nothing_costs_no_attachment() {
+    type Put = fn(&Path);
+    let says_nothing: [(&str, Put); 6] = [
+        ("absent", |_| ()),
+        ("empty", |note| std::fs::write(note, "").unwrap()),
+        ("zeros", |note| std::fs::write(note, [0; 36]).unwrap()),
+        ("a directory", |note| std::fs::create_dir(note).unwrap()),
+        ("a pipe", |note| mkfifo(note, Mode::S_IRWXU).unwrap()),
+        ("a circle", |note| std::os::unix::fs::symlink(note, note).unwrap()),
+    ];
+    for (what, put) in says_nothing {
+        let dir = tempfile::tempdir().unwrap();
+        drop(filled(dir.path(), 3));
+        let note = dir.path().join("boot-id");
+        std::fs::remove_file(&note).unwrap();
+        put(&note);
+        let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+        assert_eq!((store.all().len(), opened.of_earlier_boot.len()), (3, 0), "{what}");
+        assert_eq!(std::fs::read_to_string(&note).unwrap(), BOOT, "{what}");
+    }
+}
+
+#[test]
+fn x05_a_note_of_the_boot_that_cannot_be_read_for_now_fails_the_start_and_one_on_a_bad_sector_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = filled(dir.path(), 3);
+    let before = std::fs::read(&path).unwrap();
+    let failing: [(ReadFile, &str); 3] = [
+        (|_| Err(Errno::EMFILE.into()), "raise LimitNOFILE"),
+        (|_| Err(Errno::ENOMEM.into()), "MemoryMax"),
+        (|_| Err(Errno::EACCES.into()), "fairleadd may read it"),
+    ];
+    for (read, remedy) in failing {
+        let told = Store::open_by(dir.path(), BOOT, read).unwrap_err();
+        assert!(matches!(told, StoreError::Open { .. }), "{told:?}");
+        let told = told.to_string();
+        assert!(told.contains("boot-id cannot be read, and is left as it is: "), "{told}");
+        assert!(told.contains(remedy), "{told}");
+        assert!(std::fs::read(&path).unwrap() == before, "the journal was changed");
+    }
+    let (store, opened) = Store::open_by(dir.path(), BOOT, |_| Err(Errno::EIO.into())).unwrap();
+    assert_eq!((store.all().len(), opened.of_earlier_boot.len()), (3, 0));
+    let aside = std::fs::read_to_string(dir.path().join("boot-id.unreadable")).unwrap();
+    assert_eq!(aside, BOOT, "a person can still read it");
+}
+
+#[test]
+fn x24_a_journal_of_another_boot_is_whole_until_the_first_record_of_this_one() {
+    const NEXT: &str = "0e8a2a64-6f6f-4d2c-9d5c-3f1b8f0a6c11";
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = filled(dir.path(), 3);
+    let note = dir.path().join("boot-id");
+    let before = std::fs::read(&path).unwrap();
+    // Each start fails at something that it reads after the store.
+    for _ in 0..2 {
+        let (store, opened) = Store::open(dir.path(), NEXT).unwrap();
+        assert_eq!((store.all().len(), opened.of_earlier_boot.len()), (0, 3));
+        drop(store);
+        assert!(std::fs::read(&path).unwrap() == before, "the next start finds nothing any more");
+        assert_eq!(std::fs::read_to_string(&note).unwrap(), BOOT);
+    }
+    let (store, _) = Store::open(dir.path(), NEXT).unwrap();
+    store.begin(attachment(7)).unwrap();
+    drop(store);
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), NEXT);
+    let (store, opened) = Store::open(dir.path(), NEXT).unwrap();
+    let ids: Vec<_> = store.all().iter().map(|a| a.id).collect();
+    assert_eq!((ids, opened.of_earlier_boot.len()), (vec![7], 0));
+}
+
+/// The time that a processor has worked for this thread.
+fn worked_for() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
+
+#[test]
+fn not_each_removal_from_a_long_journal_that_is_mostly_alive_turns_all_attachments_into_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "x".repeat(256 << 10);
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    for id in 1..=64 {
+        store.begin(Attachment { config: long.as_str().into(), ..attachment(id) }).unwrap();
+    }
+    let cost = |work: &dyn Fn()| {
+        let begun = worked_for();
+        work();
+        worked_for() - begun
+    };
+    let all = cost(&|| {
+        let state = store.lock();
+        assert_eq!(written_anew(&state.live, &state.verbatim).unwrap().len(), 64);
+    });
+    let removals = cost(&|| (1..=16).for_each(|id| store.removed(id).unwrap()));
+    assert!(removals < 5 * all, "16 removals took {removals:?}, all attachments {all:?}");
+    let length = || store.lock().journal.length();
+    assert!(length() > 16 << 20, "{}", length());
+    // It is rewritten as soon as half of it is gone, though it has not grown.
+    (17..=33).for_each(|id| store.removed(id).unwrap());
+    assert!(length() < 9 << 20, "{}", length());
+    let kept = store.all();
+    drop(store);
+    let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+    assert_eq!((opened.damaged, store.all().len()), (0, 31));
+    assert!(store.all() == kept);
 }
 
 #[test]

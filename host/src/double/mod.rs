@@ -191,6 +191,18 @@ impl FakeKernel {
         }
     }
 
+    /// The kernel driver of a VF makes an RDMA device of it, now and whenever it is bound again, each time under another number. The tree
+    /// of sysfs shows that and its nodes; without a kernel driver there is none.
+    pub fn add_rdma(&self, address: &str) -> Result<(), Errno> {
+        self.model().vfs.make_rdma(address)
+    }
+
+    /// The kernel driver of a VF makes no RDMA device of it any more, as without its module for RDMA. What the tree shows stays there.
+    pub fn stop_rdma(&self, address: &str) -> Result<(), Errno> {
+        self.model().vfs.device(address)?.rdma = None;
+        Ok(())
+    }
+
     /// Gives a link of the namespace at `path` other settings. Such as are `kept` cannot be restored. False when there is no such link.
     pub fn set_netdev_settings(
         &self,

@@ -38,6 +38,7 @@ impl Model {
             fixed: None,
             dead: false,
             attached_when_bound: None,
+            rdma: None,
         };
         self.vfs.devices.insert(address.to_owned(), device);
         let kind = Kind::Other { name: String::new() };
@@ -147,8 +148,13 @@ impl Model {
 
     /// The interface goes with its driver; a kernel driver makes a new one in the host's namespace.
     pub(super) fn drive(&mut self, address: &str, driver: Option<&str>) -> Result<(), Errno> {
-        self.vfs.device(address)?.driver = driver.map(str::to_owned);
-        self.vfs.show(address)?;
+        let device = self.vfs.device(address)?;
+        device.driver = driver.map(str::to_owned);
+        let makes_rdma = device.rdma.is_some() && driver.is_some_and(|driver| driver != VFIO_PCI);
+        match makes_rdma {
+            true => self.vfs.make_rdma(address)?,
+            false => self.vfs.show(address)?,
+        }
         let mine = |link: &&Link| link.device.as_deref() == Some(address);
         for namespace in self.namespaces.values_mut() {
             let old = namespace.links.values().find(mine).map(|link| link.index);

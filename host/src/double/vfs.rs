@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,12 @@ use nix::errno::Errno;
 use super::vf_resets::Running;
 use crate::VFIO_PCI;
 use crate::Vf;
+use crate::files;
 use crate::seam::{AttachedProgram, IommuGroup};
+
+/// What sysfs shows of an RDMA device of a VF: the device, and its nodes in `/dev/infiniband`.
+const RDMA: [(&str, &str); 3] =
+    [("infiniband", "mlx5_"), ("infiniband_mad", "umad"), ("infiniband_verbs", "uverbs")];
 
 /// All VFs of the machine.
 #[derive(Debug, Default)]
@@ -28,6 +33,8 @@ pub(super) struct Vfs {
     sysfs: Option<PathBuf>,
     /// The resets that run now.
     pub(super) resets: Running,
+    /// How many RDMA devices there have been.
+    rdma_devices: u32,
 }
 
 /// A VF as a PCI device.
@@ -40,6 +47,8 @@ pub(super) struct Device {
     pub(super) dead: bool,
     /// What somebody attaches to its interface whenever a driver is bound to it.
     pub(super) attached_when_bound: Option<AttachedProgram>,
+    /// The number of the RDMA device that its kernel driver has made last; `None`: it makes none.
+    pub(super) rdma: Option<u32>,
 }
 
 impl Vfs {
@@ -97,6 +106,14 @@ impl Vfs {
         }
     }
 
+    /// A kernel driver makes an RDMA device of a VF, each time under another number.
+    pub(super) fn make_rdma(&mut self, address: &str) -> Result<(), Errno> {
+        self.rdma_devices += 1;
+        let number = self.rdma_devices;
+        self.device(address)?.rdma = Some(number);
+        self.show(address)
+    }
+
     pub(super) fn show(&self, address: &str) -> Result<(), Errno> {
         let (Some(sysfs), Some(device)) = (&self.sysfs, self.devices.get(address)) else { return Ok(()) };
         let directory = sysfs.join("bus/pci/devices").join(address);
@@ -111,8 +128,23 @@ impl Vfs {
         gone.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
             .and(written)
             .and(shown)
+            .and_then(|()| show_rdma(&directory, device))
             .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or_default()))
     }
+}
+
+/// An RDMA device goes with its kernel driver. Of a VF whose driver makes none nothing is touched: a test may have put one there.
+fn show_rdma(directory: &Path, device: &Device) -> io::Result<()> {
+    let Some(number) = device.rdma else { return Ok(()) };
+    let has_one = device.driver.as_deref().is_some_and(|driver| driver != VFIO_PCI);
+    for (kind, name) in RDMA {
+        let kind = directory.join(kind);
+        files::gone(fs::remove_dir_all(&kind))?;
+        if has_one {
+            fs::create_dir_all(kind.join(format!("{name}{number}")))?;
+        }
+    }
+    Ok(())
 }
 
 fn last_of_link(link: &Path) -> Option<String> {

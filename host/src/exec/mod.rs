@@ -7,8 +7,11 @@
 //!
 //! `PR_SET_PDEATHSIG` is left alone on purpose: a plugin whose daemon is killed must be able to finish its work,
 //! a half-done DEL above all. (It would also fire when the *thread* that started it ends.)
+//!
+//! The thread that a program is left to, and any other that is begun during a visit of a pod, is made by [`spawn_at_home`].
 
 mod running_program;
+mod thread_at_home;
 
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
@@ -29,6 +32,8 @@ use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
 use crate::scheduling::nice_of_programs;
 use running_program::{End, RunningProgram};
+
+pub use thread_at_home::spawn_at_home;
 
 /// More on standard output than this is an error: a CNI result has a few hundred bytes.
 pub const STDOUT_LIMIT: usize = 1 << 20;

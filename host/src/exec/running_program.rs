@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{STDERR_LIMIT, STDOUT_LIMIT};
+use super::{STDERR_LIMIT, STDOUT_LIMIT, spawn_at_home};
 
 /// How often cancellation is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -154,9 +154,7 @@ impl<'stdin> RunningProgram<'stdin> {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        let reaper = std::thread::Builder::new().name("reaper".to_owned());
-        // Without a thread it stays a zombie until the daemon ends.
-        let _ = reaper.spawn(move || child.wait());
+        leave_to_a_thread(child);
     }
 }
 
@@ -164,6 +162,15 @@ impl Drop for RunningProgram<'_> {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Has a killed program waited for, however long it hangs. Its caller may be in a pod's namespace, which must not live for so long.
+fn leave_to_a_thread(mut child: Child) {
+    let wait = move || {
+        let _ = child.wait();
+    };
+    // Without a thread it stays a zombie until the daemon ends.
+    let _ = spawn_at_home("reaper", wait);
 }
 
 /// Reads until the pipe is empty, ended, or `go_on` has had enough, and [`CHUNKS_AT_ONCE`] at most: a program may write faster than it
@@ -200,4 +207,38 @@ fn pidfd_of(child: &Child) -> Option<OwnedFd> {
     let raw = RawFd::try_from(raw).ok().filter(|raw| *raw >= 0)?;
     // SAFETY: the kernel has just made this descriptor and nothing else owns it.
     Some(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+    use crate::real::{Entered, OwnNetns, open_netns};
+    use crate::scratch_netns::ScratchNetns;
+
+    /// The network namespaces of this process's threads of a name.
+    fn namespaces_of(name: &str) -> Vec<PathBuf> {
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
+        let named =
+            threads.filter(|of| fs::read_to_string(of.join("comm")).is_ok_and(|it| it.trim() == name));
+        named.filter_map(|of| fs::read_link(of.join("ns/net")).ok()).collect()
+    }
+
+    #[test]
+    fn who_waits_for_a_program_that_hangs_keeps_no_pods_namespace() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let pod = ScratchNetns::new(directory.path(), "pod").unwrap();
+        let home = fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let program = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let own = OwnNetns::of_this_thread().unwrap();
+        let entered = Entered::enter(&own, open_netns(pod.path()).unwrap().0).unwrap();
+        leave_to_a_thread(child);
+        drop(entered);
+        assert_eq!(namespaces_of("reaper"), [home]);
+        nix::sys::signal::kill(program, Signal::SIGKILL).unwrap();
+    }
 }

@@ -65,7 +65,8 @@ pub enum Op {
     },
     /// Adds an address (`RTM_NEWADDR`, NLM_F_CREATE | NLM_F_EXCL).
     AddAddress(Address),
-    /// Deletes an address (`RTM_DELADDR`).
+    /// Deletes an address (`RTM_DELADDR`), whatever its peer. Of IPv4 addresses that differ in nothing but peer or prefix length the
+    /// kernel takes the first, so that as many deletions take all of them.
     DeleteAddress(Address),
     /// Adds a route (`RTM_NEWROUTE`, NLM_F_CREATE). A second route to the same destination by another interface stands beside
     /// the first; the very same one is refused (EEXIST).

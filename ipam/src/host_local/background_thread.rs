@@ -1,13 +1,14 @@
 //! The thread for what nobody waits for: files are made ready, and what idle directories hold is given up.
 //!
 //! Its file work may hang like any other's. Then another thread takes over, a few times at most; after that each file is made
-//! when it is needed, which only takes longer.
+//! when it is needed, which only takes longer. An ADD in its pod's namespace may begin that one: it is at home all the same.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fairlead_host::exec::spawn_at_home;
 use parking_lot::Mutex;
 
 use super::tmpfile_pool::TmpfilePool;
@@ -91,8 +92,7 @@ impl Background {
 impl Threads {
     fn spawn(threads: &Arc<Threads>, number: usize) -> io::Result<()> {
         let threads = Arc::clone(threads);
-        let name = "ipam-tmpfiles".to_owned();
-        std::thread::Builder::new().name(name).spawn(move || threads.serve(number)).map(drop)
+        spawn_at_home("ipam-tmpfiles", move || threads.serve(number))
     }
 
     fn serve(&self, number: usize) {
@@ -134,5 +134,43 @@ impl Threads {
             at_work.since = since;
         }
         newest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::thread::sleep;
+
+    use fairlead_host::NetKernel;
+    use fairlead_host::real::RealKernel;
+    use fairlead_host::scratch_netns::ScratchNetns;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_takes_over_while_an_add_is_in_its_pods_namespace_does_not_keep_that() {
+        let here = || fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let (tells, told) = channel();
+        let (ends, hangs) = channel::<()>();
+        let hangs = Mutex::new(hangs);
+        let tidy = move || {
+            let _ = tells.send(here());
+            let _ = hangs.lock().recv();
+            false
+        };
+        let background = Background::start(Box::new(tidy)).unwrap();
+        let next = || told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let home = next();
+        sleep(HANGS);
+        let directory = tempfile::tempdir().unwrap();
+        let pod = ScratchNetns::new(directory.path(), "pod").unwrap();
+        let kernel = RealKernel::new().unwrap();
+        let visit = kernel.pod(pod.path()).unwrap();
+        assert_ne!(here(), home);
+        background.look_later();
+        drop(visit);
+        assert_eq!(next(), home, "of the thread that has taken over");
+        drop(ends);
     }
 }

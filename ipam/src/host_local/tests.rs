@@ -402,7 +402,10 @@ fn a_full_file_system_fails_an_add_clean_and_still_lets_a_release_through() {
             2 * refused + 3,
             "lock, cursors, and two addresses of each that succeeded"
         );
-        assert_eq!(host.ipam.release(&in_data("pods"), "c0", "eth0").unwrap(), 2);
+        // A process that another test starts just now has what this one had open until it executes its program: room for two is made.
+        for gone in ["c0", "c1"] {
+            assert_eq!(host.ipam.release(&in_data("pods"), gone, "eth0").unwrap(), 2);
+        }
         host.add(&both, "again").unwrap();
     })
     .join()

@@ -17,7 +17,10 @@ use super::dir_path::NetworkDir;
 #[derive(Debug)]
 pub(super) struct UsedDirs {
     path: PathBuf,
+    /// What is in the file and on the disk. Every ADD that opens a directory anew asks for it: held for that alone.
     known: Mutex<BTreeSet<NetworkDir>>,
+    /// Held by the one thread that writes to the file, for as long as the disk takes.
+    writing: Mutex<()>,
 }
 
 impl UsedDirs {
@@ -31,7 +34,7 @@ impl UsedDirs {
         for directory in String::from_utf8_lossy(&text).lines().filter_map(parse_line) {
             note(&mut known, directory);
         }
-        Ok(UsedDirs { path, known: Mutex::new(known) })
+        Ok(UsedDirs { path, known: Mutex::new(known), writing: Mutex::default() })
     }
 
     /// All directories of the list.
@@ -39,12 +42,26 @@ impl UsedDirs {
         self.known.lock().iter().cloned().collect()
     }
 
-    /// Adds a directory to the list, on the disk too, unless it is in it.
+    /// Adds a directory to the list, on the disk too, unless it is in it. A disk that hangs keeps only those waiting that are not.
     pub(super) fn add(&self, directory: &NetworkDir) -> io::Result<()> {
-        let mut known = self.known.lock();
-        if known.contains(directory) {
+        if self.has(directory) {
             return Ok(());
         }
+        let _writing = self.writing.lock();
+        // Another thread may have added it meanwhile.
+        if self.has(directory) {
+            return Ok(());
+        }
+        self.write_down(directory)?;
+        note(&mut self.known.lock(), directory.clone());
+        Ok(())
+    }
+
+    fn has(&self, directory: &NetworkDir) -> bool {
+        self.known.lock().contains(directory)
+    }
+
+    fn write_down(&self, directory: &NetworkDir) -> io::Result<()> {
         let new = !self.path.exists();
         let mut file = OpenOptions::new().append(true).create(true).open(&self.path)?;
         // It begins with a line break of its own, in case the last line was torn.
@@ -54,7 +71,6 @@ impl UsedDirs {
         if let Some(parent) = self.path.parent().filter(|_| new) {
             File::open(parent)?.sync_all()?;
         }
-        note(&mut known, directory.clone());
         Ok(())
     }
 }
@@ -79,7 +95,29 @@ fn parse_line(line: &str) -> Option<NetworkDir> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use fairlead_host::time_limit::within;
+    use nix::fcntl::OFlag;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
+
+    /// What takes longer hangs.
+    const HANGS: Duration = Duration::from_secs(20);
+
+    /// How many descriptors of this process are of the file at `path`.
+    fn descriptors_of(path: &Path) -> usize {
+        let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter(|fd| fs::read_link(fd.path()).is_ok_and(|of| of == path)).count()
+    }
 
     #[test]
     fn a_directory_is_written_down_once_and_a_torn_line_harms_no_other() {
@@ -89,10 +127,53 @@ mod tests {
         let list = UsedDirs::open(path.clone()).unwrap();
         list.add(&directory("a")).unwrap();
         list.add(&directory("a")).unwrap();
-        std::fs::write(&path, [&std::fs::read(&path).unwrap()[..], b"/var/lib/to"].concat()).unwrap();
+        fs::write(&path, [&fs::read(&path).unwrap()[..], b"/var/lib/to"].concat()).unwrap();
         let list = UsedDirs::open(path.clone()).unwrap();
         list.add(&directory("b")).unwrap();
         assert_eq!(UsedDirs::open(path).unwrap().all(), [directory("a"), directory("b")]);
+    }
+
+    #[test]
+    fn a_disk_that_hangs_under_a_new_directory_keeps_no_known_one_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("ipam-dirs");
+        let directory = |n: &str| NetworkDir::of_administrator("/var/lib/cni/networks", n);
+        let list = Arc::new(UsedDirs::open(path.clone()).unwrap());
+        list.add(&directory("known")).unwrap();
+        // A pipe that is full in its place: who writes to it waits, as for a disk.
+        fs::remove_file(&path).unwrap();
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let at_once = OFlag::O_NONBLOCK.bits();
+        let mut pipe = File::options().read(true).write(true).custom_flags(at_once).open(&path).unwrap();
+        while pipe.write_all(&[0; 4096]).is_ok() {}
+        let (adds, new) = (Arc::clone(&list), directory("new"));
+        let adding = thread::spawn(move || adds.add(&new));
+        let until = Instant::now() + HANGS;
+        while descriptors_of(&path) < 2 {
+            assert!(Instant::now() < until, "nothing is written");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (asks, known) = (Arc::clone(&list), directory("known"));
+        let answered = within("known", HANGS, move || (asks.add(&known).is_ok(), asks.all())).unwrap();
+        assert_eq!(answered, Some((true, vec![directory("known")])));
+        // What cannot be synced, as a pipe, is not on the list.
+        pipe.read_to_end(&mut Vec::new()).unwrap_err();
+        adding.join().unwrap().unwrap_err();
+        assert_eq!(list.all(), [directory("known")]);
+    }
+
+    #[test]
+    fn a_directory_that_many_add_at_once_is_written_down_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipam-dirs");
+        let list = UsedDirs::open(path.clone()).unwrap();
+        let directory = NetworkDir::of_administrator("/var/lib/cni/networks", "pods");
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| list.add(&directory).unwrap());
+            }
+        });
+        assert_eq!(fs::read_to_string(path).unwrap(), "\n/var/lib/cni/networks\tpods\n");
     }
 
     #[test]
@@ -104,7 +185,7 @@ mod tests {
         let list = UsedDirs::open(path.clone()).unwrap();
         list.add(&directory("pods")).unwrap();
         list.add(&directory("cluster")).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(before).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), fs::read(before).unwrap());
         let earlier = UsedDirs::open(before.into()).unwrap();
         assert_eq!(earlier.all(), [directory("cluster"), directory("pods")]);
     }
@@ -122,7 +203,7 @@ mod tests {
             list.add(&below(root)).unwrap();
         }
         assert_eq!(list.all(), [below("/data/radio")]);
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, "\n/data/radio\tnet@a\t/data\n\n/data/radio\tnet@a\t/data/radio\n");
         assert_eq!(UsedDirs::open(path).unwrap().all(), [below("/data/radio")]);
     }

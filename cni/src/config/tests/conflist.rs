@@ -115,6 +115,20 @@ fn truth_values_may_be_words_and_the_newest_version_that_is_spoken_is_taken() {
 }
 
 #[test]
+fn the_version_of_a_runtime_that_reads_no_list_of_versions_is_known_beside_the_newest() {
+    for (keys, newest, plain) in [
+        (r#""cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0"]"#, CniVersion::V1_1_0, CniVersion::V0_4_0),
+        (r#""cniVersion":"1.0.0","cniVersions":["0.3.1"]"#, CniVersion::V1_0_0, CniVersion::V1_0_0),
+        (r#""cniVersion":"1.0.0""#, CniVersion::V1_0_0, CniVersion::V1_0_0),
+        (r#""cniVersions":["1.0.0"]"#, CniVersion::V1_0_0, CniVersion::V0_1_0),
+        (r#""cniVersion":"2.0.0","cniVersions":["1.0.0"]"#, CniVersion::V1_0_0, CniVersion::V1_0_0),
+    ] {
+        let list = ConfList::parse(&format!(r#"{{{keys},"name":"n","plugins":[{{"type":"x"}}]}}"#)).unwrap();
+        assert_eq!((list.version, list.plain_version), (newest, plain), "{keys}");
+    }
+}
+
+#[test]
 fn a_list_that_libcni_would_not_load_is_refused() {
     for (text, code) in [
         (r#"{"cniVersion":"1.0.0","plugins":[{"type":"x"}]}"#, Code::InvalidConfig),

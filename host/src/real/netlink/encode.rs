@@ -74,10 +74,8 @@ pub(in crate::real) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
         Op::AddAltName { index, name } => (Via::View, alt_name(RTM_NEWLINKPROP, *index, name)),
         Op::DeleteAltName { index, name } => (Via::View, alt_name(RTM_DELLINKPROP, *index, name)),
         Op::SetVfs { pf, changes } => (Via::View, set_vfs(*pf, changes)),
-        Op::AddAddress(address) => {
-            (Via::View, address_message(address, libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL))
-        }
-        Op::DeleteAddress(address) => (Via::View, address_message(address, libc::RTM_DELADDR, 0)),
+        Op::AddAddress(address) => (Via::View, add_address(address)),
+        Op::DeleteAddress(address) => (Via::View, delete_address(address)),
         Op::AddRoute(route) => (Via::View, route_message(route, libc::RTM_NEWROUTE, NLM_F_CREATE)),
         Op::DeleteRoute(route) => (Via::View, route_message(route, libc::RTM_DELROUTE, 0)),
     }
@@ -253,12 +251,10 @@ pub(in crate::real) fn move_link(
     message
 }
 
-fn address_message(address: &Address, kind: u16, flags: i32) -> Message {
+fn add_address(address: &Address) -> Message {
+    let mut message = address_message(address, libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
     let ip = address.net.addr();
-    let header = ifaddrmsg(family_of(ip), address.net.prefix_len(), address.index);
-    let mut message = Message::new(kind, NLM_F_ACK | flags, &header);
-    // The same in both: another address in IFA_ADDRESS would be a peer's.
-    message.attribute(libc::IFA_LOCAL, &octets(ip));
+    // The same as IFA_LOCAL: another address would be a peer's.
     message.attribute(libc::IFA_ADDRESS, &octets(ip));
     if let Some(broadcast @ IpAddr::V4(_)) = address.broadcast {
         message.attribute(libc::IFA_BROADCAST, &octets(broadcast));
@@ -266,6 +262,19 @@ fn address_message(address: &Address, kind: u16, flags: i32) -> Message {
     if ip.is_ipv6() && address.flags.nodad {
         message.u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
     }
+    message
+}
+
+/// Without IFA_ADDRESS: to the kernel that is the peer of an IPv4 address, and a pod may have given its own one that nobody else knows.
+fn delete_address(address: &Address) -> Message {
+    address_message(address, libc::RTM_DELADDR, 0)
+}
+
+fn address_message(address: &Address, kind: u16, flags: i32) -> Message {
+    let ip = address.net.addr();
+    let header = ifaddrmsg(family_of(ip), address.net.prefix_len(), address.index);
+    let mut message = Message::new(kind, NLM_F_ACK | flags, &header);
+    message.attribute(libc::IFA_LOCAL, &octets(ip));
     message
 }
 
