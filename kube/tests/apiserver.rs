@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_kube::{
-    ApiServer, Cluster, ClusterError, KnownDefinition, PodRef, Right, Settings, TokenReviewer, Verdict, Wait,
-    Watched, examine_access,
+    ApiServer, Cluster, ClusterError, KnownDefinition, PodRef, Right, Settings, SharedDirVolume,
+    TokenReviewer, Verdict, Wait, Watched, examine_access,
 };
 use real_api_server::RealApiServer;
 use serde_json::{Value, json};
@@ -97,6 +97,7 @@ fn pods_are_watched_and_told_with_the_rights_of_fairlead_only() {
     k7_k13_a_burst_of_pods_wakes_its_calls_and_asks_nothing(&api, &watched);
     k6_k11_k12_a_pod_that_comes_back_under_its_name_is_another(&api, &watched);
     k12_a_static_pod_is_found_by_the_hash_of_its_mirror(&api, &watched);
+    the_volume_of_userspace_cni_is_known_by_event_and_list(&api, &watched);
     x11_network_status_is_written_once_and_never_to_a_successor(&api, &watched);
     x14_a_failure_is_an_event_of_its_pod(&api, &watched);
     nothing_else_is_allowed(&api);
@@ -188,6 +189,21 @@ fn k12_a_static_pod_is_found_by_the_hash_of_its_mirror(api: &RealApiServer, watc
     assert!(found.is_static && found.id.uid == Some(of_mirror));
     watched.report(&known_as("static-n1", "0123abcd"), "[\"static\"]".into());
     until("its status", || status(api, "static-n1").as_deref() == Some("[\"static\"]"));
+}
+
+fn the_volume_of_userspace_cni_is_known_by_event_and_list(api: &RealApiServer, watched: &Watched) {
+    let mut object = pod("userspace", "n1");
+    object["spec"]["volumes"] = json!([{ "name": "shared-dir", "hostPath": { "path": "/run/app1" } }]);
+    object["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "shared-dir", "mountPath": "/sockets" }]);
+    let named = known_as("userspace", &uid(&api.create(PODS, &object)));
+    let dir = tempfile::tempdir().unwrap();
+    let listed = start(api, dir.path());
+    let wanted =
+        SharedDirVolume { host_path: Some("/run/app1".to_owned()), mount_path: Some("/sockets".to_owned()) };
+    for of in [watched, &listed] {
+        assert_eq!(of.pod(&named, &wait(LONG)).unwrap().shared_dir.as_ref(), Some(&wanted));
+    }
 }
 
 fn x11_network_status_is_written_once_and_never_to_a_successor(api: &RealApiServer, watched: &Watched) {

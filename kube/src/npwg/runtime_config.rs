@@ -2,8 +2,9 @@
 //! `runtimeConfig` to those that declare them, `args.cni`, and `CNI_ARGS`.
 //!
 //! Names and forms are those of CNI's CONVENTIONS.md as Multus writes them (`newCNIRuntimeConf`, `injectCNIArgs` in
-//! pkg/types/conf.go). One thing is not as there: Multus gives the runtime's own arguments, host ports included, to every network.
-//! NPWG 1.3, section 7.5, wants them on the default network only, so [`of_network`] never sees them.
+//! pkg/types/conf.go). Two things are not as there. Multus gives the runtime's own arguments, host ports included, to every network:
+//! NPWG 1.3, section 7.5, wants them on the default network only, so [`of_network`] never sees them. And Multus tells addresses by
+//! `CNI_ARGS` to those plugins too that have them as a capability argument ([`cni_args_pairs_of`]).
 
 use fairlead_cni::config::ConfList;
 use serde_json::{Map, Value, json};
@@ -70,8 +71,12 @@ pub fn of_default_network(
 /// What the pod asks for and no plugin of the list declares, so that nobody would do it. Sections 4.1.2.1.3 to 4.1.2.1.10 have such a
 /// pod fail.
 pub fn undeclared(selection: &NetworkSelection, plugins: &ConfList) -> Vec<String> {
-    let declared = |capability: &str| (0..plugins.len()).any(|index| plugins.declares(index, capability));
-    of_network(selection, None).into_iter().map(|(name, _)| name).filter(|name| !declared(name)).collect()
+    let all = of_network(selection, None).into_iter().map(|(name, _)| name);
+    all.filter(|name| !declares(plugins, name)).collect()
+}
+
+fn declares(plugins: &ConfList, capability: &str) -> bool {
+    (0..plugins.len()).any(|index| plugins.declares(index, capability))
 }
 
 /// The pairs that Multus adds to a further network's `CNI_ARGS`, for plugins that declare no capability.
@@ -79,6 +84,17 @@ pub fn cni_args_pairs(selection: &NetworkSelection) -> Vec<(&'static str, String
     let mac = selection.mac.clone().map(|mac| ("MAC", mac));
     let ips = (!selection.ips.is_empty()).then(|| ("IP", selection.ips.join(",")));
     mac.into_iter().chain(ips).collect()
+}
+
+/// The same for a network whose plugins are known: without the addresses, where each plugin with an IPAM declares `ips`. It has them as a
+/// capability argument then, and the IPAM host-local refuses two addresses by `CNI_ARGS`, where it looks for one.
+pub fn cni_args_pairs_of(selection: &NetworkSelection, plugins: &ConfList) -> Vec<(&'static str, String)> {
+    let mut pairs = cni_args_pairs(selection);
+    let mut with_ipam = (0..plugins.len()).filter(|index| plugins.has_ipam(*index)).peekable();
+    if with_ipam.peek().is_some() && with_ipam.all(|index| plugins.declares(index, "ips")) {
+        pairs.retain(|(key, _)| *key != "IP");
+    }
+    pairs
 }
 
 /// Why `cni-args` cannot be put into a configuration.

@@ -1,7 +1,8 @@
 //! What callers are answered, from memory.
 //!
 //! What is known is answered at once, however old. "There is none" is answered only while the API server can be asked; else a
-//! caller waits until it can, or until its time is up.
+//! caller waits until it can, or until its time is up. The legacy kind alone is not waited for where the cluster does not have it: few
+//! clusters do, and every pod that names it would hold a thread for as long as a call may wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,9 @@ use crate::pod::{Pod, PodRef};
 
 /// How often it is asked whether somebody still waits.
 const LOOK: Duration = Duration::from_millis(100);
+/// Why an object of the legacy kind is not known where the cluster does not have the kind, and what to do about it.
+const NO_LEGACY_KIND: &str = "this cluster does not have the kind: apply the CustomResourceDefinition networks.alpha.network.k8s.io, \
+                              or take the annotation alpha.network.k8s.io/networks out of the pod";
 
 impl Watched {
     /// Looks until there is an answer, whoever asks has gone, or the time is up. Wakes at once when something becomes known.
@@ -118,7 +122,12 @@ impl Cluster for Watched {
                     let unusable = |reason| ClusterError::UnusableDefinition { namespace, name, reason };
                     Some(found.clone().map_err(unusable))
                 }
-                None if watch.absence_counts() => Some(Err(ClusterError::NoDefinition { namespace, name })),
+                None if watch.absence_counts() => {
+                    Some(Err(match known.definitions.too_many_of(&namespace) {
+                        Some(reason) => ClusterError::UnusableDefinition { namespace, name, reason },
+                        None => ClusterError::NoDefinition { namespace, name },
+                    }))
+                }
                 _ => None,
             }
         };
@@ -146,7 +155,16 @@ impl Cluster for Watched {
                     Some(found.clone().map_err(unusable))
                 }
                 None if watch.absence_counts() => {
-                    Some(Err(ClusterError::NoLegacyNetwork { namespace, name }))
+                    Some(Err(match known.legacy_networks.too_many_of(&namespace) {
+                        Some(reason) => ClusterError::UnusableLegacyNetwork { namespace, name, reason },
+                        None => ClusterError::NoLegacyNetwork { namespace, name },
+                    }))
+                }
+                None if watch.phase == Phase::NoSuchKind => {
+                    // Somebody may have applied it since.
+                    self.shared.wake.watch(Kind::LegacyNetworks).notify_one();
+                    let reason = NO_LEGACY_KIND.to_owned();
+                    Some(Err(ClusterError::LegacyNetworkNotSeen { namespace, name, reason }))
                 }
                 _ => None,
             }

@@ -16,7 +16,7 @@ use kube::core::Request;
 use tokio::time::{sleep, timeout};
 
 use super::backoff::TokenBucket;
-use super::client::reason;
+use super::client::{Connection, reason};
 use super::pods::Found;
 use super::shared::Shared;
 use crate::pod::PodRef;
@@ -134,7 +134,7 @@ impl Warnings {
 }
 
 /// Writes Events until the task is ended.
-pub(super) async fn run(client: Client, shared: Arc<Shared>) {
+pub(super) async fn run(connection: Arc<Connection>, shared: Arc<Shared>) {
     let mut bucket = TokenBucket::new(BURST, PER_SECOND);
     loop {
         let due = shared.warnings.lock().due(Instant::now());
@@ -149,6 +149,7 @@ pub(super) async fn run(client: Client, shared: Arc<Shared>) {
         while let Err(wait) = bucket.take(Instant::now()) {
             sleep(wait).await;
         }
+        let client = connection.current().await;
         if let Err(why) = write(&client, &shared, &pod, &warning).await {
             tracing::debug!(pod = %pod, reason = why, "an Event is not written yet");
             shared.warnings.lock().again(&pod, warning);

@@ -28,9 +28,9 @@ impl<V> Listed<V> {
         self.entries.insert(name, (value, self.round));
     }
 
-    /// Takes the deletion of an object.
-    pub(super) fn delete(&mut self, name: &ObjectName) {
-        self.entries.remove(name);
+    /// Takes the deletion of an object; answers what was known of it.
+    pub(super) fn delete(&mut self, name: &ObjectName) -> Option<V> {
+        self.entries.remove(name).map(|(value, _)| value)
     }
 
     /// A list of all objects begins.
@@ -38,10 +38,11 @@ impl<V> Listed<V> {
         self.round += 1;
     }
 
-    /// The list is whole: whatever it does not have is gone.
-    pub(super) fn end_list(&mut self) {
+    /// The list is whole: whatever it does not have is gone, and answered.
+    pub(super) fn end_list(&mut self) -> Vec<(ObjectName, V)> {
         let round = self.round;
-        self.entries.retain(|_, (_, seen)| *seen == round);
+        let gone = self.entries.extract_if(.., |_, (_, seen)| *seen != round);
+        gone.map(|(name, (value, _))| (name, value)).collect()
     }
 
     /// All objects.

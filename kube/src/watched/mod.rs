@@ -14,6 +14,7 @@ mod pods;
 mod reports;
 mod shared;
 mod snapshot;
+mod tenant_objects;
 mod token_review;
 mod watch;
 mod watch_state;
@@ -34,6 +35,7 @@ use tokio::time::sleep;
 
 pub use self::access::{Access, Right, examine_access};
 use self::backoff::Backoff;
+use self::client::Connection;
 use self::shared::{Known, Shared};
 pub use self::token_review::{TokenReviewer, Verdict};
 use self::watch::Watch;
@@ -225,9 +227,9 @@ fn run(runtime: Runtime, shared: &Arc<Shared>, api: &ApiServer, dir: &Arc<Path>)
 /// All that talks to the API server. Does not end.
 async fn serve(shared: &Arc<Shared>, api: &ApiServer) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-    let client = loop {
-        match client::connect(api, &shared.counts).await {
-            Ok(client) => break client,
+    let connection = loop {
+        match Connection::open(api, &shared.counts).await {
+            Ok(connection) => break Arc::new(connection),
             Err(reason) => {
                 let news = |known: &mut Known| {
                     let wanted = known.wanted();
@@ -243,13 +245,13 @@ async fn serve(shared: &Arc<Shared>, api: &ApiServer) {
         }
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(reports::run(client.clone(), Arc::clone(shared)));
-    tasks.spawn(events::run(client.clone(), Arc::clone(shared)));
+    tasks.spawn(reports::run(Arc::clone(&connection), Arc::clone(shared)));
+    tasks.spawn(events::run(Arc::clone(&connection), Arc::clone(shared)));
     let mut watched = Vec::new();
     loop {
         let wanted = shared.known.lock().wanted();
         for kind in wanted.into_iter().filter(|kind| !watched.contains(kind)).collect::<Vec<_>>() {
-            tasks.spawn(Watch::new(client.clone(), Arc::clone(shared), kind).run());
+            tasks.spawn(Watch::new(Arc::clone(&connection), Arc::clone(shared), kind).run());
             watched.push(kind);
         }
         tokio::select! {

@@ -1,5 +1,5 @@
-//! The objects of the API, cut to what is kept of them while they are read: a page of a hundred pods with all their managed
-//! fields never exists in memory as values.
+//! The objects of the API, cut to what is kept of them while they are read: a page of pods with all their managed fields never
+//! exists in memory as values.
 //!
 //! What a tenant writes into one object never keeps another from being read: an object is parsed alone, and a part of it that
 //! is not as its kind says is told with that object.
@@ -24,6 +24,10 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The volume of a pod that userspace-cni puts sockets in.
 const SHARED_DIR: &str = "shared-dir";
+/// The kernel takes no longer path (PATH_MAX). In bytes.
+const LONGEST_PATH: usize = 4096;
+/// What is kept of the parser's words about a spec, which may quote all of it. In characters.
+const LONGEST_REASON: usize = 200;
 
 /// An object as it is read; the text of its `spec` is parsed by its kind.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,13 +56,13 @@ pub(super) struct Metadata {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// A page of a list.
+/// A page of a list; its objects are in the text that it was read from.
 #[derive(Debug, Deserialize)]
-pub(super) struct Page {
+pub(super) struct Page<'a> {
     #[serde(default)]
     pub(super) metadata: PageMetadata,
-    #[serde(default)]
-    pub(super) items: Option<Vec<Box<RawValue>>>,
+    #[serde(default, borrow)]
+    pub(super) items: Option<Vec<&'a RawValue>>,
 }
 
 /// Where a list stands.
@@ -139,10 +143,11 @@ impl PodSpec {
         let volume = self.volumes.into_iter().flatten().find(|volume| volume.name == SHARED_DIR)?;
         let mounts = self.containers.into_iter().flatten().filter_map(|container| container.volume_mounts);
         let mount = mounts.flatten().find(|mount| mount.name == SHARED_DIR);
-        Some(SharedDirVolume {
-            host_path: volume.host_path.map(|host| host.path),
-            mount_path: mount.map(|mount| mount.mount_path),
-        })
+        let (host_path, mount_path) =
+            (volume.host_path.map(|host| host.path), mount.map(|mount| mount.mount_path));
+        // The API server bounds neither, and no pod with a longer one starts.
+        let are_paths = [&host_path, &mount_path].into_iter().flatten().all(|path| path.len() < LONGEST_PATH);
+        are_paths.then_some(SharedDirVolume { host_path, mount_path })
     }
 }
 
@@ -216,8 +221,10 @@ impl Object {
         let Some(text) = self.spec.as_ref().filter(|text| text.get() != "null") else {
             return Ok(T::default());
         };
-        serde_json::from_str(text.get())
-            .map_err(|e| format!("its spec is not as its kind says ({e}); correct it"))
+        serde_json::from_str(text.get()).map_err(|e| {
+            let words: String = e.to_string().chars().take(LONGEST_REASON).collect();
+            format!("its spec is not as its kind says ({words}); correct it")
+        })
     }
 }
 
@@ -257,9 +264,16 @@ mod tests {
         );
         let known = of(r#"{"volumes":[{"name":"shared-dir","emptyDir":{}}]}"#).unwrap();
         assert_eq!((known.host_path, known.mount_path), (None, None));
-        for none in
-            ["null", r#"{"volumes":[{"name":"x"}],"words":"shared-dir"}"#, r#"{"volumes":"shared-dir"}"#]
-        {
+        let long = format!(
+            r#"{{"volumes":[{{"name":"shared-dir","hostPath":{{"path":"/{}"}}}}]}}"#,
+            "x".repeat(LONGEST_PATH)
+        );
+        for none in [
+            "null",
+            r#"{"volumes":[{"name":"x"}],"words":"shared-dir"}"#,
+            r#"{"volumes":"shared-dir"}"#,
+            long.as_str(),
+        ] {
             assert_eq!(of(none), None, "{none}");
         }
     }
@@ -285,9 +299,11 @@ mod tests {
     fn a_spec_of_another_shape_or_depth_is_told_of_its_own_object() {
         let deep = format!(r#"{{"config":{}{}}}"#, "[".repeat(5000), "]".repeat(5000));
         let long = format!(r#"{{"config":"{}"}}"#, "x".repeat(LONGEST_CONFIG + 1));
-        for spec in [deep.as_str(), r#""words""#, r#"{"config":7}"#, long.as_str()] {
+        let words = format!(r#""{}""#, "w".repeat(LONGEST_CONFIG));
+        for spec in [deep.as_str(), words.as_str(), r#"{"config":7}"#, long.as_str()] {
             let text = format!(r#"{{"metadata":{{"namespace":"a","name":"n"}},"spec":{spec}}}"#);
-            object(&text).into_definition().unwrap_err();
+            let told = object(&text).into_definition().unwrap_err();
+            assert!(told.len() < 2 * LONGEST_REASON, "a tenant's text is not kept as an error: {told}");
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::backoff::{Backoff, TokenBucket};
-use super::client::{reason, status_code};
+use super::client::{Connection, reason, status_code};
 use super::object::digest;
 use super::pods::Found;
 use super::shared::Shared;
@@ -272,7 +272,7 @@ impl Report {
 }
 
 /// Writes reports until the task is ended.
-pub(super) async fn run(client: Client, shared: Arc<Shared>) {
+pub(super) async fn run(connection: Arc<Connection>, shared: Arc<Shared>) {
     let mut bucket = TokenBucket::new(BURST, PER_SECOND);
     let mut under_way = JoinSet::new();
     loop {
@@ -296,9 +296,9 @@ pub(super) async fn run(client: Client, shared: Arc<Shared>) {
             while let Err(wait) = bucket.take(Instant::now()) {
                 sleep(wait).await;
             }
-            let client = client.clone();
+            let connection = Arc::clone(&connection);
             under_way.spawn(async move {
-                let outcome = write(&client, &job).await;
+                let outcome = write(&connection.current().await, &job).await;
                 (job, outcome)
             });
         }

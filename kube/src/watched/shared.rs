@@ -12,20 +12,16 @@ use super::listed::Listed;
 use super::object::Object;
 use super::pods::Pods;
 use super::reports::Reports;
+use super::tenant_objects::TenantObjects;
 use super::watch_state::{Kind, PerKind, Phase, WatchState};
 use crate::cluster::{Definition, LegacyNetwork};
-
-/// A definition, or why it cannot be used.
-pub(super) type FoundDefinition = Result<Arc<Definition>, String>;
-/// A legacy network, or why it cannot be used.
-pub(super) type KnownLegacyNetwork = Result<Arc<LegacyNetwork>, String>;
 
 /// What is known of the cluster.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) pods: Pods,
-    pub(super) definitions: Listed<FoundDefinition>,
-    pub(super) legacy_networks: Listed<KnownLegacyNetwork>,
+    pub(super) definitions: TenantObjects<Definition>,
+    pub(super) legacy_networks: TenantObjects<LegacyNetwork>,
     pub(super) namespaces: Listed<Arc<BTreeMap<String, String>>>,
     watches: PerKind<WatchState>,
 }
@@ -34,8 +30,8 @@ impl Known {
     pub(super) fn new(wanted: &[Kind]) -> Known {
         Known {
             pods: Pods::default(),
-            definitions: Listed::default(),
-            legacy_networks: Listed::default(),
+            definitions: TenantObjects::default(),
+            legacy_networks: TenantObjects::default(),
             namespaces: Listed::default(),
             watches: PerKind::new(|kind| WatchState::new(wanted.contains(&kind))),
         }
@@ -95,7 +91,7 @@ impl Known {
             Kind::Pods => self.pods.delete(object.into_pod()),
             Kind::Definitions => self.definitions.delete(&name),
             Kind::LegacyNetworks => self.legacy_networks.delete(&name),
-            Kind::Namespaces => self.namespaces.delete(&name),
+            Kind::Namespaces => drop(self.namespaces.delete(&name)),
         }
     }
 
@@ -115,9 +111,18 @@ impl Known {
             Kind::Pods => self.pods.end_list(),
             Kind::Definitions => self.definitions.end_list(),
             Kind::LegacyNetworks => self.legacy_networks.end_list(),
-            Kind::Namespaces => self.namespaces.end_list(),
+            Kind::Namespaces => drop(self.namespaces.end_list()),
         }
-        self.watch_mut(kind).listed = true;
+        self.watch_mut(kind).list_ended();
+    }
+
+    /// Whether objects of a kind that were left out have room by now; asked once, it is forgotten.
+    pub(super) fn takes_room(&mut self, kind: Kind) -> bool {
+        match kind {
+            Kind::Definitions => self.definitions.takes_room(),
+            Kind::LegacyNetworks => self.legacy_networks.takes_room(),
+            Kind::Pods | Kind::Namespaces => false,
+        }
     }
 }
 

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crc32fast::Hasher;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -197,16 +198,43 @@ pub(super) fn save_all(dir: &Arc<Path>, shared: &Arc<Shared>) {
     }
 }
 
-/// Replaces a file as a whole: a crash leaves the old one or the new one.
+/// Replaces a file as a whole: a crash leaves the old one or the new one. The text is never in memory as a whole: it would be as much
+/// again as all that is known.
 fn store(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let body = serde_json::to_vec(value)?;
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    writeln!(file, "{MAGIC} {VERSION} {:08x}", crc32fast::hash(&body))?;
-    file.write_all(&body)?;
+    // The checksum is known last. Its place is as long whatever it is.
+    write_first_line(&mut file, 0)?;
+    let mut body = BufWriter::new(Hashed { file: &mut file, hasher: Hasher::new() });
+    serde_json::to_writer(&mut body, value)?;
+    let checksum = body.into_inner()?.hasher.finalize();
+    file.rewind()?;
+    write_first_line(&mut file, checksum)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+fn write_first_line(file: &mut File, checksum: u32) -> io::Result<()> {
+    writeln!(file, "{MAGIC} {VERSION} {checksum:08x}")
+}
+
+/// A file that is written to, and the checksum of what was written.
+struct Hashed<'a> {
+    file: &'a mut File,
+    hasher: Hasher,
+}
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// What a file says; `None` where there is none or it cannot be used, which is told.
@@ -247,7 +275,34 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Serializer;
+    use serde::ser::SerializeSeq;
+
     use super::*;
+
+    /// Looks into the file while it is written.
+    struct Long<'a>(&'a Path);
+
+    impl Serialize for Long<'_> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            let mut texts = to.serialize_seq(None)?;
+            for _ in 0..100 {
+                texts.serialize_element(&"x".repeat(10_000))?;
+            }
+            let written = fs::metadata(self.0.with_extension("new")).unwrap().len();
+            assert!(written > 900_000, "only {written} bytes have left the memory");
+            texts.end()
+        }
+    }
+
+    #[test]
+    fn a_long_snapshot_is_in_the_file_as_it_is_made_and_not_in_memory_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(KNOWN);
+        store(&path, &Long(&path)).unwrap();
+        let texts = load::<Vec<String>>(&path).unwrap();
+        assert_eq!((texts.len(), texts[99].len()), (100, 10_000));
+    }
 
     #[test]
     fn what_is_damaged_newer_or_no_file_of_ours_is_passed_over() {

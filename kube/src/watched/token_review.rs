@@ -11,11 +11,10 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInf
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
-use kube::Client;
 use kube::api::{Api, PostParams};
 
 use super::ApiServer;
-use super::client::{connect, reason};
+use super::client::{Connection, reason};
 
 /// What the API server says of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub enum Verdict {
 
 /// Asks the API server about tokens.
 #[derive(Clone)]
-pub struct TokenReviewer(Client);
+pub struct TokenReviewer(Arc<Connection>);
 
 impl fmt::Debug for TokenReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +46,8 @@ impl TokenReviewer {
     /// # Errors
     /// The service account's files or the kubeconfig cannot be read or used; the text says which.
     pub async fn connect(api: &ApiServer) -> Result<TokenReviewer, String> {
-        connect(api, &Arc::default()).await.map(TokenReviewer)
+        let connection = Connection::open(api, &Arc::default()).await?;
+        Ok(TokenReviewer(Arc::new(connection)))
     }
 
     /// Whether the account of this token may GET this path (`nonResourceURLs` of a ClusterRole).
@@ -58,7 +58,7 @@ impl TokenReviewer {
         let Some(user) = self.account(token).await? else { return Ok(Verdict::Unknown) };
         let name = user.username.clone().unwrap_or_default();
         let asked = SubjectAccessReview { spec: access(user, path), ..SubjectAccessReview::default() };
-        let reviews: Api<SubjectAccessReview> = Api::all(self.0.clone());
+        let reviews: Api<SubjectAccessReview> = Api::all(self.0.current().await);
         let answer = reviews.create(&PostParams::default(), &asked).await;
         let answer = answer.map_err(|e| format!("a SubjectAccessReview was refused: {}", reason(&e)))?;
         match answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)) {
@@ -69,7 +69,7 @@ impl TokenReviewer {
 
     async fn account(&self, token: &str) -> Result<Option<UserInfo>, String> {
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
-        let reviews: Api<TokenReview> = Api::all(self.0.clone());
+        let reviews: Api<TokenReview> = Api::all(self.0.current().await);
         let asked = TokenReview { spec, ..TokenReview::default() };
         let answer = reviews.create(&PostParams::default(), &asked).await;
         let answer = answer.map_err(|e| format!("a TokenReview was refused: {}", reason(&e)))?;

@@ -11,20 +11,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use http::Request as HttpRequest;
-use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::core::{Request, WatchEvent};
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
-use super::client::{reason, status_code};
+use super::client::{Connection, reason, status_code};
 use super::object::{Object, Page};
 use super::shared::Shared;
 use super::watch_state::{Kind, Phase};
 
-/// Objects in a page of a list: the memory for reading them stays the same, however many there are.
-const PAGE: u32 = 100;
 /// The API server ends a watch after this many seconds; the next begins where it ended.
 const WATCH_SECONDS: u32 = 290;
 /// A list's page, or the answer to a watch's beginning, that takes longer has failed.
@@ -38,12 +35,17 @@ const FIRST_PAUSE_WITHOUT_KIND: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE_WITHOUT_KIND: Duration = Duration::from_secs(300);
 /// A watch that lives shorter, without an event, counts as a failure: something between us and the API server ends it.
 const SHORT_LIVED: Duration = Duration::from_secs(5);
+/// A namespace has room again for objects that were left out: all are listed anew after one to five times this, so that the nodes of
+/// a cluster do not come at once.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
+/// No two such lists within this time: a tenant, who makes and takes away room at will, has none made in a loop.
+const ROOM_EVERY: Duration = Duration::from_secs(60);
 
 /// Why an attempt has ended.
 #[derive(Debug)]
 enum Failure {
-    /// The events since the version that we have are gone: list again.
-    Expired(String),
+    /// All are to be listed again: the events since the version that we have are gone, or some objects were left out.
+    ListAgain(String),
     /// The API has no such kind.
     NoSuchKind(String),
     /// Anything else.
@@ -55,7 +57,7 @@ impl From<kube::Error> for Failure {
         let words = reason(&error);
         match status_code(&error) {
             Some(404) => Failure::NoSuchKind(words),
-            Some(410) => Failure::Expired(words),
+            Some(410) => Failure::ListAgain(words),
             _ => Failure::Failed(words),
         }
     }
@@ -63,26 +65,34 @@ impl From<kube::Error> for Failure {
 
 /// The watch of one kind.
 pub(super) struct Watch {
-    client: Client,
+    connection: Arc<Connection>,
     shared: Arc<Shared>,
     kind: Kind,
     request: Request,
     fields: Option<String>,
     backoff: Backoff,
     backoff_without_kind: Backoff,
+    /// Of its own: after an outage the other one has grown, and what is missing is one list.
+    backoff_of_lists: Backoff,
+    /// All are listed anew then: a namespace has room for what was left out.
+    list_for_room: Option<Instant>,
+    no_list_for_room_before: Instant,
 }
 
 impl Watch {
-    pub(super) fn new(client: Client, shared: Arc<Shared>, kind: Kind) -> Watch {
+    pub(super) fn new(connection: Arc<Connection>, shared: Arc<Shared>, kind: Kind) -> Watch {
         let fields = (kind == Kind::Pods).then(|| format!("spec.nodeName={}", shared.node));
         Watch {
-            client,
+            connection,
             shared,
             kind,
             request: Request::new(kind.path()),
             fields,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             backoff_without_kind: Backoff::new(FIRST_PAUSE_WITHOUT_KIND, LONGEST_PAUSE_WITHOUT_KIND),
+            backoff_of_lists: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            list_for_room: None,
+            no_list_for_room_before: Instant::now(),
         }
     }
 
@@ -98,38 +108,51 @@ impl Watch {
     }
 
     /// All objects, page by page. Answers the version from which to watch.
-    async fn list(&self) -> Result<String, Failure> {
+    async fn list(&mut self) -> Result<String, Failure> {
+        let client = self.connection.current().await;
+        self.list_for_room = None;
         self.shared.change(|known| known.begin_list(self.kind));
-        let mut params =
-            ListParams { field_selector: self.fields.clone(), limit: Some(PAGE), ..Default::default() };
+        let mut params = ListParams {
+            field_selector: self.fields.clone(),
+            limit: Some(self.kind.page()),
+            ..Default::default()
+        };
         loop {
             let request = if self.kind.metadata_is_enough() {
                 self.request.list_metadata(&params)
             } else {
                 self.request.list(&params)
             };
-            let text = within(ANSWER, self.client.request_text(built(request)?)).await??;
-            let page: Page =
+            let text = within(ANSWER, client.request_text(built(request)?)).await??;
+            let page: Page<'_> =
                 serde_json::from_str(&text).map_err(|e| failed("its list cannot be read", &e))?;
             let (version, next) = (page.metadata.resource_version, page.metadata.r#continue);
             self.shared.change(|known| {
                 known.watch_mut(self.kind).heard();
                 for object in page.items.unwrap_or_default() {
-                    if let Some(object) = self.parse(&object) {
+                    if let Some(object) = self.parse(object) {
                         known.apply(self.kind, object);
                     }
                 }
             });
             if next.is_empty() {
-                self.shared.change(|known| known.end_list(self.kind));
-                self.shared.wake.snapshot.notify_one();
-                if self.kind == Kind::Pods {
-                    self.shared.reports.lock().all_seen();
-                    self.shared.wake.reports.notify_one();
-                }
+                self.end_list();
                 return Ok(version);
             }
             params.continue_token = Some(next);
+        }
+    }
+
+    fn end_list(&mut self) {
+        let has_room = self.shared.change(|known| {
+            known.end_list(self.kind);
+            known.takes_room(self.kind)
+        });
+        self.note_room(has_room);
+        self.shared.wake.snapshot.notify_one();
+        if self.kind == Kind::Pods {
+            self.shared.reports.lock().all_seen();
+            self.shared.wake.reports.notify_one();
         }
     }
 
@@ -139,7 +162,7 @@ impl Watch {
             let begun = Instant::now();
             let before = version.clone();
             match self.watch_once(&mut version).await {
-                Err(failure @ (Failure::Expired(_) | Failure::NoSuchKind(_))) => return failure,
+                Err(failure @ (Failure::ListAgain(_) | Failure::NoSuchKind(_))) => return failure,
                 Err(failure) => self.failed(failure).await,
                 Ok(()) if version == before && begun.elapsed() < SHORT_LIVED => {
                     self.failed(Failure::Failed("it ends each watch at once".to_owned())).await;
@@ -162,18 +185,45 @@ impl Watch {
         } else {
             self.request.watch(&params, version)
         };
-        let events = within(ANSWER, self.client.request_events::<Box<RawValue>>(built(request)?)).await??;
+        let client = self.connection.current().await;
+        let events = within(ANSWER, client.request_events::<Box<RawValue>>(built(request)?)).await??;
         self.live();
         let mut events = pin!(events);
         let silence = Duration::from_secs(WATCH_SECONDS.into()) + ANSWER;
-        while let Some(event) = within(silence, events.next()).await? {
-            self.take(event?, version)?;
+        loop {
+            self.ends_for_room()?;
+            let silent_until = Instant::now() + silence;
+            let until = self.list_for_room.map_or(silent_until, |at| at.min(silent_until));
+            match timeout_at(until, events.next()).await {
+                Ok(Some(event)) => self.take(event?, version)?,
+                Ok(None) => return Ok(()),
+                // The list is due.
+                Err(_) if until < silent_until => continue,
+                Err(_) => return Err(unanswered(silence)),
+            }
             self.backoff.reset();
+            self.backoff_of_lists.reset();
         }
-        Ok(())
     }
 
-    fn take(&self, event: WatchEvent<Box<RawValue>>, version: &mut String) -> Result<(), Failure> {
+    /// Has all listed anew some time after a namespace has got room for what was left out.
+    fn note_room(&mut self, has_room: bool) {
+        if has_room && self.list_for_room.is_none() {
+            let soon = Instant::now() + ROOM_PAUSE.mul_f64(1.0 + 4.0 * fastrand::f64());
+            self.list_for_room = Some(soon.max(self.no_list_for_room_before));
+        }
+    }
+
+    fn ends_for_room(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if self.list_for_room.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        self.no_list_for_room_before = now + ROOM_EVERY;
+        Err(Failure::ListAgain("a namespace has room for what was left out".to_owned()))
+    }
+
+    fn take(&mut self, event: WatchEvent<Box<RawValue>>, version: &mut String) -> Result<(), Failure> {
         let (text, deleted) = match event {
             WatchEvent::Added(text) | WatchEvent::Modified(text) => (text, false),
             WatchEvent::Deleted(text) => (text, true),
@@ -187,10 +237,16 @@ impl Watch {
         let Some(object) = self.parse(&text) else { return Ok(()) };
         version.clone_from(&object.metadata.resource_version);
         let (namespace, name) = (object.metadata.namespace.clone(), object.metadata.name.clone());
-        self.shared.change(|known| {
+        let has_room = self.shared.change(|known| {
             known.watch_mut(self.kind).heard();
-            if deleted { known.delete(self.kind, object) } else { known.apply(self.kind, object) }
+            if deleted {
+                known.delete(self.kind, object)
+            } else {
+                known.apply(self.kind, object)
+            }
+            known.takes_room(self.kind)
         });
+        self.note_room(has_room);
         self.shared.wake.snapshot.notify_one();
         if self.kind == Kind::Pods {
             self.shared.reports.lock().seen(&namespace, &name);
@@ -205,13 +261,7 @@ impl Watch {
     }
 
     fn live(&self) {
-        let before = self.shared.change(|known| {
-            let watch = known.watch_mut(self.kind);
-            let before = watch.phase;
-            watch.live();
-            before
-        });
-        if before != Phase::Live {
+        if self.shared.change(|known| known.watch_mut(self.kind).live()) {
             tracing::info!(
                 kind = self.kind.name(),
                 objects = self.shared.known.lock().count(self.kind),
@@ -222,33 +272,49 @@ impl Watch {
 
     /// Tells the failure once, and waits before the next attempt; shorter if somebody waits for what it would bring.
     async fn failed(&mut self, failure: Failure) {
-        let (phase, words, pause) = match failure {
-            Failure::Expired(words) => {
-                tracing::debug!(kind = self.kind.name(), reason = words, "listing again");
-                return sleep(self.backoff.pause()).await;
+        let pause = match &failure {
+            Failure::ListAgain(_) => self.backoff_of_lists.pause(),
+            Failure::NoSuchKind(_) => self.backoff_without_kind.pause(),
+            Failure::Failed(_) => {
+                self.backoff_without_kind.reset();
+                self.backoff.pause()
             }
-            Failure::NoSuchKind(words) => (Phase::NoSuchKind, words, self.backoff_without_kind.pause()),
-            Failure::Failed(words) => (Phase::Failing, words, self.backoff.pause()),
         };
-        if phase == Phase::Failing {
-            self.backoff_without_kind.reset();
-        }
-        if self.shared.change(|known| known.watch_mut(self.kind).failed(phase, words.clone())) {
-            match phase {
-                Phase::NoSuchKind => tracing::info!(
-                    kind = self.kind.name(),
-                    "the API server has no such kind; it is watched as soon as its CustomResourceDefinition is applied"
-                ),
-                _ => tracing::warn!(
-                    kind = self.kind.name(),
-                    reason = words,
-                    "the API server cannot be watched; what was known before is still answered, and it is tried again"
-                ),
-            }
-        }
+        self.tell(&failure);
         sleep(SHORTEST_PAUSE.min(pause)).await;
         let rest = pause.saturating_sub(SHORTEST_PAUSE);
         let _ = timeout(rest, self.shared.wake.watch(self.kind).notified()).await;
+    }
+
+    /// Lets whoever waits know why, and the log if it is news.
+    fn tell(&self, failure: &Failure) {
+        let kind = self.kind.name();
+        let failed = |phase, words: &str| {
+            self.shared.change(|known| known.watch_mut(self.kind).failed(phase, words.to_owned()))
+        };
+        match failure {
+            Failure::ListAgain(reason) => {
+                self.shared.change(|known| known.watch_mut(self.kind).listing());
+                tracing::debug!(kind, reason, "listing again");
+            }
+            Failure::NoSuchKind(reason) => {
+                if failed(Phase::NoSuchKind, reason) {
+                    tracing::info!(
+                        kind,
+                        "the API server has no such kind; it is watched as soon as its CustomResourceDefinition is applied"
+                    );
+                }
+            }
+            Failure::Failed(reason) => {
+                if failed(Phase::Failing, reason) {
+                    tracing::warn!(
+                        kind,
+                        reason,
+                        "the API server cannot be watched; what was known before is still answered, and it is tried again"
+                    );
+                }
+            }
+        }
     }
 }
 
@@ -263,7 +329,9 @@ fn failed(what: &str, error: &dyn Display) -> Failure {
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
-    timeout(limit, work)
-        .await
-        .map_err(|_| Failure::Failed(format!("it does not answer within {} s", limit.as_secs())))
+    timeout(limit, work).await.map_err(|_| unanswered(limit))
+}
+
+fn unanswered(limit: Duration) -> Failure {
+    Failure::Failed(format!("it does not answer within {} s", limit.as_secs()))
 }

@@ -4,8 +4,8 @@ use fairlead_cni::config::ConfList;
 use serde_json::{Map, Value, json};
 
 use super::super::runtime_config::{
-    CniArgsError, Device, cni_args_pairs, device_info_file, of_default_network, of_network, undeclared,
-    with_cni_args,
+    CniArgsError, Device, cni_args_pairs, cni_args_pairs_of, device_info_file, of_default_network,
+    of_network, undeclared, with_cni_args,
 };
 use super::super::{LEGACY_NETWORKS, NetworkSelection};
 use super::{asked, networks};
@@ -38,6 +38,25 @@ fn m14_plugins_get_a_pods_request_under_the_names_of_cnis_conventions() {
         device_info_file("shop/a", "c1", "net1"),
         "/var/run/k8s.cni.cncf.io/devinfo/cni/shop-a-c1_net1"
     );
+}
+
+#[test]
+fn m14_addresses_go_by_cni_args_unless_who_has_an_ipam_takes_them_as_a_capability() {
+    let both =
+        selection(r#"[{"name":"a","ips":["10.2.2.42/24","2001:db8::42/64"],"mac":"02:23:45:67:89:01"}]"#);
+    let keys = |capabilities: &str| {
+        let plugins = format!(
+            r#"[{{"type":"macvlan","ipam":{{"type":"host-local"}},"capabilities":{capabilities}}},
+                {{"type":"tuning","capabilities":{{"ips":true}}}}]"#
+        );
+        let list = ConfList::parse(&format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":{plugins}}}"#));
+        let pairs = cni_args_pairs_of(&both, &list.unwrap());
+        pairs.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(r#"{"ips":true}"#), ["MAC"], "host-local takes one address by CNI_ARGS");
+    for none in [r#"{"ips":false}"#, r#"{"mac":true}"#, "{}"] {
+        assert_eq!(keys(none), ["MAC", "IP"], "as with Multus: {none}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! An API server for tests, on a real socket: lists in pages, watches, PATCHes of a pod's status, Events. It can be stopped and
-//! started on the same port, refuse, answer slowly, forget its past (410), and lack a kind.
+//! An API server for tests, on a real socket: lists in pages, watches, PATCHes of a pod's status, Events; whole objects, or their
+//! metadata for whoever asks for no more. It can be stopped and started on the same port, refuse, answer slowly, forget its past (410),
+//! take another token than before, and lack a kind.
 //!
 //! A test changes its objects and reads what it was asked. Whatever goes wrong in here panics.
 
@@ -44,6 +45,8 @@ pub(super) struct State {
     pub(super) absent: BTreeSet<&'static str>,
     /// Refuses everything with this.
     pub(super) refuses: Option<u16>,
+    /// The only token that it takes; `None`: any.
+    pub(super) takes: Option<&'static str>,
     /// Answers everything after this.
     pub(super) thinks: Duration,
     /// Method and URL of every request.
@@ -142,6 +145,14 @@ impl FakeApiServer {
         self.changed.send_replace(version);
     }
 
+    /// Makes an object without an event, as while nobody watched.
+    pub(super) fn apply_silently(&self, kind: &'static str, object: Value) {
+        self.with(|state| {
+            state.version += 1;
+            state.objects.entry(kind).or_default().insert(name_of(&object), object);
+        });
+    }
+
     /// Deletes an object without an event, as while nobody watched.
     pub(super) fn delete_silently(&self, kind: &'static str, namespace: &str, name: &str) {
         self.with(|state| {
@@ -162,10 +173,15 @@ impl FakeApiServer {
 
     /// A kubeconfig that leads here.
     pub(super) fn kubeconfig(&self, dir: &Path) -> PathBuf {
+        self.kubeconfig_with(dir, "t")
+    }
+
+    /// The same with this token.
+    pub(super) fn kubeconfig_with(&self, dir: &Path, token: &str) -> PathBuf {
         let path = dir.join("kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: \"http://127.0.0.1:{}\"}}}}]\n\
-             contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n\
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{token: {token}}}}}]\n\
              current-context: x\n",
             self.port
         );
@@ -203,10 +219,12 @@ async fn answer(
 ) -> Answer {
     let (parts, body) = request.into_parts();
     let url = parts.uri.to_string();
+    let header = |name: &str| parts.headers.get(name).map_or("", |value| value.to_str().unwrap());
     let (thinks, refuses) = {
         let mut state = state.lock();
         state.requests.push(format!("{} {url}", parts.method));
-        (state.thinks, state.refuses)
+        let is_taken = state.takes.is_none_or(|token| header("authorization") == format!("Bearer {token}"));
+        (state.thinks, state.refuses.or((!is_taken).then_some(401)))
     };
     tokio::time::sleep(thinks).await;
     if let Some(code) = refuses {
@@ -214,17 +232,20 @@ async fn answer(
     }
     let body = body.collect().await.unwrap().to_bytes();
     let path = parts.uri.path().to_owned();
-    let query: BTreeMap<String, String> = parts
-        .uri
-        .query()
-        .unwrap_or_default()
-        .split('&')
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=")))
-        .collect();
+    let asked = Asked {
+        query: parts
+            .uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=")))
+            .collect(),
+        only_metadata: header("accept").contains("as=PartialObjectMetadata"),
+    };
     match parts.method {
         Method::PATCH => {
-            let kind = parts.headers.get("content-type").unwrap().to_str().unwrap().to_owned();
+            let kind = header("content-type").to_owned();
             patch(&mut state.lock(), &path, kind, &serde_json::from_slice(&body).unwrap())
         }
         Method::POST => {
@@ -236,31 +257,47 @@ async fn answer(
             let Some(kind) = kind.filter(|kind| !state.lock().absent.contains(kind)) else {
                 return failure(404, "the server could not find the requested resource");
             };
-            match query.get("watch") {
-                Some(_) => follow(state, changed, kind, &query),
-                None => list(&state.lock(), kind, &query),
+            match asked.query.contains_key("watch") {
+                true => follow(state, changed, kind, asked),
+                false => list(&state.lock(), kind, &asked),
             }
         }
     }
 }
 
-fn selected(query: &BTreeMap<String, String>, object: &Value) -> bool {
-    query
-        .get("fieldSelector")
-        .is_none_or(|fields| object["spec"]["nodeName"].as_str() == fields.strip_prefix("spec.nodeName="))
+/// What a list or a watch is asked for.
+struct Asked {
+    query: BTreeMap<String, String>,
+    only_metadata: bool,
 }
 
-fn list(state: &State, kind: &'static str, query: &BTreeMap<String, String>) -> Answer {
-    let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
-    let from: usize = query.get("continue").map_or(0, |from| from.parse().unwrap());
+impl Asked {
+    fn selects(&self, object: &Value) -> bool {
+        self.query
+            .get("fieldSelector")
+            .is_none_or(|fields| object["spec"]["nodeName"].as_str() == fields.strip_prefix("spec.nodeName="))
+    }
+
+    /// What is told of an object.
+    fn told(&self, object: &Value) -> Value {
+        match self.only_metadata {
+            true => json!({ "kind": "PartialObjectMetadata", "metadata": object["metadata"] }),
+            false => object.clone(),
+        }
+    }
+}
+
+fn list(state: &State, kind: &'static str, asked: &Asked) -> Answer {
+    let limit: usize = asked.query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+    let from: usize = asked.query.get("continue").map_or(0, |from| from.parse().unwrap());
     let all: Vec<&Value> = state
         .objects
         .get(kind)
         .into_iter()
         .flat_map(BTreeMap::values)
-        .filter(|o| selected(query, o))
+        .filter(|object| asked.selects(object))
         .collect();
-    let page: Vec<&Value> = all.iter().skip(from).take(limit).copied().collect();
+    let page: Vec<Value> = all.iter().skip(from).take(limit).map(|object| asked.told(object)).collect();
     let mut metadata = json!({ "resourceVersion": state.version.to_string() });
     if from + page.len() < all.len() {
         metadata["continue"] = json!((from + page.len()).to_string());
@@ -272,24 +309,24 @@ fn follow(
     state: Arc<Mutex<State>>,
     changed: watch::Receiver<u64>,
     kind: &'static str,
-    query: &BTreeMap<String, String>,
+    asked: Asked,
 ) -> Answer {
-    let from: u64 = query["resourceVersion"].parse().unwrap();
-    let query = query.clone();
+    let from: u64 = asked.query["resourceVersion"].parse().unwrap();
+    let asked = Arc::new(asked);
     let ends = {
         let mut state = state.lock();
         state.watches += 1;
         state.ends_watches
     };
     let lines = stream::unfold((from, changed, ends), move |(from, mut changed, ended)| {
-        let (state, query) = (Arc::clone(&state), query.clone());
+        let (state, asked) = (Arc::clone(&state), Arc::clone(&asked));
         async move {
             if ended {
                 return None;
             }
             loop {
                 changed.borrow_and_update();
-                let (lines, version, ended) = lines(&state.lock(), kind, &query, from);
+                let (lines, version, ended) = lines(&state.lock(), kind, &asked, from);
                 if !lines.is_empty() {
                     return Some((
                         Ok::<_, Infallible>(Frame::data(Bytes::from(lines))),
@@ -306,21 +343,16 @@ fn follow(
         .unwrap()
 }
 
-fn lines(
-    state: &State,
-    kind: &'static str,
-    query: &BTreeMap<String, String>,
-    from: u64,
-) -> (String, u64, bool) {
+fn lines(state: &State, kind: &'static str, asked: &Asked, from: u64) -> (String, u64, bool) {
     if from < state.compacted {
         let status = json!({ "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old" });
         return (format!("{}\n", json!({ "type": "ERROR", "object": status })), from, true);
     }
     let mut text = String::new();
     for (version, of, word, object) in &state.log {
-        if *version > from && *of == kind && selected(query, object) {
+        if *version > from && *of == kind && asked.selects(object) {
             // As the real one writes it: the type before the object.
-            text.push_str(&format!("{{\"type\":\"{word}\",\"object\":{object}}}\n"));
+            text.push_str(&format!("{{\"type\":\"{word}\",\"object\":{}}}\n", asked.told(object)));
         }
     }
     (text, state.version, false)

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use self::fake_api_server::FakeApiServer;
 use super::{ApiServer, Settings, Watched};
-use crate::cluster::{Cluster, ClusterError, Definition, ONE_BEFORE, Wait};
-use crate::pod::{Pod, PodRef};
+use crate::cluster::{Cluster, ClusterError, Definition, LegacyNetwork, ONE_BEFORE, Wait};
+use crate::pod::{Pod, PodRef, SharedDirVolume};
 
 /// A test that waits longer than this fails.
 const LONG: Duration = Duration::from_secs(20);
@@ -101,4 +101,13 @@ fn define(
     limit: Duration,
 ) -> Result<Arc<Definition>, ClusterError> {
     watched.definition(namespace, name, &Wait { deadline: Instant::now() + limit, gone: &|| false })
+}
+
+fn legacy(
+    watched: &Watched,
+    namespace: &str,
+    name: &str,
+    limit: Duration,
+) -> Result<Arc<LegacyNetwork>, ClusterError> {
+    watched.legacy_network(namespace, name, &Wait { deadline: Instant::now() + limit, gone: &|| false })
 }

@@ -178,9 +178,36 @@ fn k13_more_objects_than_a_page_are_listed_page_by_page() {
     let watched = rig.synced();
     assert_eq!(watched.health().watches[0].objects, 250);
     let lists = rig.api.with(|state| {
-        state.requests.iter().filter(|r| r.contains("/pods?") && r.contains("limit=100")).count()
+        state.requests.iter().filter(|r| r.contains("/pods?") && r.contains("limit=25")).count()
     });
-    assert_eq!(lists, 3);
+    assert_eq!(lists, 10);
+}
+
+#[test]
+fn the_volume_shared_dir_of_a_pod_is_known_by_list_event_and_snapshot() {
+    let mut rig = Rig::new();
+    let with_volume = |name: &str| {
+        let mut pod = api_pod("a", name, "u");
+        pod["spec"]["volumes"] = json!([{ "name": "shared-dir", "hostPath": { "path": "/run/app1" } }]);
+        pod["spec"]["containers"] =
+            json!([{ "name": "c", "volumeMounts": [{ "name": "shared-dir", "mountPath": "/sockets" }] }]);
+        pod
+    };
+    let wanted =
+        SharedDirVolume { host_path: Some("/run/app1".to_owned()), mount_path: Some("/sockets".to_owned()) };
+    let of = |watched: &Watched, name: &str| {
+        ask(watched, &pod_ref("a", name, Some("u")), LONG).unwrap().shared_dir.clone()
+    };
+    rig.api.apply(PODS, with_volume("listed"));
+    rig.api.apply(PODS, api_pod("a", "without", "u"));
+    let watched = rig.synced();
+    rig.api.apply(PODS, with_volume("told-of"));
+    assert_eq!(of(&watched, "listed").as_ref(), Some(&wanted));
+    assert_eq!(of(&watched, "told-of").as_ref(), Some(&wanted));
+    assert_eq!(of(&watched, "without"), None);
+    drop(watched);
+    rig.api.down();
+    assert_eq!(of(&rig.watched(), "listed"), Some(wanted));
 }
 
 #[test]
@@ -279,6 +306,41 @@ fn events_that_are_gone_make_it_list_again() {
 }
 
 #[test]
+fn a_call_that_waits_has_all_listed_anew_soon_after_an_outage_that_the_events_did_not_outlive() {
+    let mut rig = Rig::new();
+    let watched = rig.synced();
+    rig.api.down();
+    until("the failure", || watched.last_error().is_some());
+    // The third pause has begun: the one after it is four seconds at least.
+    thread::sleep(Duration::from_secs(4));
+    rig.api.apply_silently(DEFINITIONS, api_definition("a", "made-meanwhile", "{}"));
+    rig.api.compact();
+    rig.api.up();
+    let back = Instant::now();
+    define(&watched, "a", "made-meanwhile", LONG).unwrap();
+    assert!(back.elapsed() < Duration::from_secs(3), "{:?}", back.elapsed());
+}
+
+#[test]
+fn that_there_is_none_is_no_answer_while_all_are_listed_anew() {
+    let rig = Rig::new();
+    let watched = rig.synced();
+    let none = define(&watched, "a", "net", LONG).unwrap_err();
+    assert!(matches!(none, ClusterError::NoDefinition { .. }), "{none}");
+    let lists = || {
+        let is_list = |request: &&String| request.contains(DEFINITIONS) && !request.contains("watch=");
+        rig.api.with(|state| state.requests.iter().filter(is_list).count())
+    };
+    let before = lists();
+    rig.api.with(|state| state.thinks = Duration::from_secs(1));
+    rig.api.apply_silently(DEFINITIONS, api_definition("a", "net", "{}"));
+    rig.api.compact();
+    until("the list", || lists() > before);
+    define(&watched, "a", "net", LONG).unwrap();
+    assert_eq!(watched.last_error(), None, "it is no failure");
+}
+
+#[test]
 fn an_api_server_that_refuses_or_ends_every_watch_is_not_asked_in_a_loop() {
     let rig = Rig::new();
     rig.api.with(|state| state.ends_watches = true);
@@ -319,6 +381,61 @@ fn a_kind_that_the_api_lacks_is_no_failure_and_is_watched_once_it_is_there() {
     rig.api.with(|state| state.absent.clear());
     rig.api.apply(DEFINITIONS, api_definition("a", "net", "{}"));
     define(&watched, "a", "net", LONG).expect("who waits has the kind looked for at once");
+}
+
+#[test]
+fn a_legacy_network_is_answered_at_once_where_the_api_lacks_its_kind_and_the_kind_is_looked_for() {
+    let rig = Rig::new();
+    rig.api.with(|state| state.absent.extend([NETWORKS]));
+    let watched = rig.synced();
+    let asked = Instant::now();
+    let error = legacy(&watched, "a", "old", LONG).unwrap_err();
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    assert!(matches!(error, ClusterError::LegacyNetworkNotSeen { .. }), "it may come: {error}");
+    for word in ["does not have the kind", "networks.alpha.network.k8s.io", "out of the pod"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    rig.api.apply(NETWORKS, json!({ "metadata": { "namespace": "a", "name": "old" }, "spec": {} }));
+    rig.api.with(|state| state.absent.clear());
+    let applied = Instant::now();
+    until("the kind", || legacy(&watched, "a", "old", Duration::ZERO).is_ok());
+    assert!(applied.elapsed() < AT_ONCE, "whoever asks has it looked for: {:?}", applied.elapsed());
+}
+
+#[test]
+fn definitions_beyond_a_namespaces_bound_are_unusable_until_others_of_it_are_deleted() {
+    let mut rig = Rig::new();
+    let long = "x".repeat(64_000);
+    for n in 0..16 {
+        rig.api.apply(DEFINITIONS, api_definition("shop", &format!("n{n}"), &long));
+    }
+    rig.api.apply(DEFINITIONS, api_definition("other", "net", &long));
+    let watched = rig.synced();
+    let is_refused = |watched: &Watched| {
+        let error = define(watched, "shop", "a-seventeenth", LONG).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ClusterError::UnusableDefinition { .. }), "{text}");
+        for word in ["namespace shop", "1048576 bytes", "delete or shorten some"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        for n in 0..16 {
+            define(watched, "shop", &format!("n{n}"), LONG).unwrap();
+        }
+        define(watched, "other", "net", LONG).unwrap();
+    };
+    rig.api.apply(DEFINITIONS, api_definition("shop", "a-seventeenth", &long));
+    until("its event", || watched.health().watches.iter().any(|watch| watch.objects == 18));
+    is_refused(&watched);
+    drop(watched);
+    // After a restart a list has it before those that were known, which the snapshot tells of.
+    rig.api.down();
+    let watched = rig.watched();
+    rig.api.up();
+    until("the first lists", || watched.is_synced());
+    is_refused(&watched);
+    rig.api.delete(DEFINITIONS, api_definition("shop", "n3", ""));
+    until("its turn", || define(&watched, "shop", "a-seventeenth", Duration::ZERO).is_ok());
+    define(&watched, "shop", "n15", LONG).unwrap();
 }
 
 #[test]

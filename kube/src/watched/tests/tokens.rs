@@ -27,6 +27,25 @@ fn a_token_may_read_metrics_only_if_it_is_somebodys_and_that_account_has_the_rig
 }
 
 #[test]
+fn a_kubeconfig_that_was_renewed_is_read_again() {
+    let rig = Rig::new();
+    rig.api.with(|state| {
+        state.takes = Some("renewed");
+        state.tokens = [("good", "prometheus")].into();
+        state.readers = [("prometheus", "/metrics")].into();
+    });
+    let api = ApiServer::Kubeconfig(rig.api.kubeconfig(rig.dir.path()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let reviewer = TokenReviewer::connect(&api).await.unwrap();
+        let refused = reviewer.may_get("good", "/metrics").await.unwrap_err();
+        assert!(refused.contains("401"), "{refused}");
+        rig.api.kubeconfig_with(rig.dir.path(), "renewed");
+        assert_eq!(reviewer.may_get("good", "/metrics").await, Ok(Verdict::Allowed));
+    });
+}
+
+#[test]
 fn an_api_server_that_refuses_or_is_down_is_an_error_and_no_verdict() {
     let mut rig = Rig::new();
     rig.api.with(|state| state.refuses = Some(403));

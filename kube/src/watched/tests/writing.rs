@@ -160,6 +160,24 @@ fn x11_what_may_have_been_told_before_a_restart_is_told_again_unless_the_api_has
 }
 
 #[test]
+fn a_kubeconfig_that_was_renewed_is_read_again_by_watches_and_for_what_is_written() {
+    let mut rig = Rig::new();
+    rig.api.apply(PODS, api_pod("a", "p", "u"));
+    let watched = rig.synced();
+    rig.api.with(|state| state.takes = Some("renewed"));
+    watched.report(&pod_ref("a", "p", Some("u")), "[1]".into());
+    // The watches begin anew.
+    rig.api.down();
+    rig.api.up();
+    until("the refusal", || watched.last_error().is_some_and(|error| error.contains("401")));
+    assert!(patches(&rig).is_empty());
+    rig.api.kubeconfig_with(rig.dir.path(), "renewed");
+    until("the watches", || watched.health().watches.iter().all(|watch| watch.is_working));
+    until("the PATCH", || written(&watched));
+    assert_eq!(patches(&rig).len(), 1);
+}
+
+#[test]
 fn x11_a_burst_of_a_hundred_pods_is_a_hundred_patches_over_few_connections() {
     let rig = Rig::new();
     for n in 0..100 {
