@@ -1,12 +1,12 @@
-//! The pools' VFs and vhost-user ports as kubelet's device plugins. This is the only place that knows both: pools hand out plain values, and the
-//! kubelet crate asks a [`Devices`]. It keeps no state of its own but which offer has which device plugin, and decides
-//! nothing.
+//! The pools' VFs and vhost-user ports as kubelet's device plugins. This is the only place that knows both: pools hand out plain
+//! values, and the kubelet crate asks a [`Devices`]. It keeps no state of its own but which offer has which device plugin, and why the
+//! last offer failed. It decides nothing.
 
 use std::sync::Arc;
 
 use fairlead_kubelet::{
-    AllocationPolicy, AllocationRefused, Device, DeviceAccess, DevicePluginError, DevicePlugins, Devices,
-    Health, RdmaAccess, ResourceDevices, VfioGroup, VhostUserSocket, WatchedDevices, watched,
+    AllocationPolicy, AllocationRefused, Device, DeviceAccess, DevicePlugins, Devices, Health, RdmaAccess,
+    ResourceDevices, VfioGroup, VhostUserSocket, WatchedDevices, watched,
 };
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::state::Spread;
@@ -29,6 +29,17 @@ pub(crate) struct DeviceOffers {
 struct Offered {
     vfs: Vec<Arc<OfferedDevices>>,
     ports: Vec<Arc<OfferedPorts>>,
+    /// Why the last offer failed, which was told.
+    failure: Option<String>,
+}
+
+impl Offered {
+    /// Notes whether an offer has failed; answers why, where that is news.
+    fn note(&mut self, failure: Option<String>) -> Option<&str> {
+        let is_news = failure != self.failure;
+        self.failure = failure;
+        self.failure.as_deref().filter(|_| is_news)
+    }
 }
 
 impl DeviceOffers {
@@ -37,11 +48,9 @@ impl DeviceOffers {
         DeviceOffers { plugins, offered: Mutex::default() }
     }
 
-    /// Offers kubelet what the pools offer now, and nothing else.
-    ///
-    /// # Errors
-    /// When kubelet's directory can't be watched, or no thread can be started.
-    pub(crate) fn offer(&self, pools: &Pools, ports: &PortPools) -> Result<(), DevicePluginError> {
+    /// Offers kubelet what the pools offer now, and nothing else. What is offered already goes on undisturbed. A failure is logged,
+    /// unless it was the same before; the next call tries again.
+    pub(crate) fn offer(&self, pools: &Pools, ports: &PortPools) {
         // Held to the end: of two offers at once the older one must not reach the plugins last.
         let mut offered = self.offered.lock();
         let vfs_of = |offer: Arc<Offer>| {
@@ -54,10 +63,13 @@ impl DeviceOffers {
         };
         let vfs: Vec<_> = pools.offers().into_iter().map(vfs_of).collect();
         let ports: Vec<_> = ports.offers().into_iter().map(ports_of).collect();
-        *offered = Offered { vfs, ports };
+        (offered.vfs, offered.ports) = (vfs, ports);
         let vfs = offered.vfs.iter().map(|devices| Arc::clone(devices) as Arc<dyn Devices>);
         let ports = offered.ports.iter().map(|ports| Arc::clone(ports) as Arc<dyn Devices>);
-        self.plugins.offer(vfs.chain(ports).collect())
+        let failure = self.plugins.offer(vfs.chain(ports).collect()).err().map(|error| error.to_string());
+        if let Some(error) = offered.note(failure) {
+            tracing::error!(error, "pools cannot be offered to kubelet; it is tried again each minute");
+        }
     }
 }
 
@@ -169,5 +181,19 @@ fn device_access(access: VfAccess) -> DeviceAccess {
         vhost_net,
         vhost_user: None,
         extra,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Offered;
+
+    #[test]
+    fn why_pools_cannot_be_offered_is_told_once_and_again_when_it_has_changed_or_was_over() {
+        let mut offered = Offered::default();
+        let mut told = |failure: Option<&str>| offered.note(failure.map(str::to_owned)).map(str::to_owned);
+        let failures = [None, Some("no watch"), Some("no watch"), Some("no thread"), None, Some("no thread")];
+        let news = failures.map(|failure| told(failure).is_some());
+        assert_eq!(news, [false, true, false, true, false, true]);
     }
 }

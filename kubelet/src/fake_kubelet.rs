@@ -335,6 +335,11 @@ impl FakeKubelet {
         self.lists.1.recv_timeout(time).is_err()
     }
 
+    /// Whether a plugin's list is followed still; false once the plugin has ended the stream. A kubelet holds its devices for lost then.
+    pub fn follows(&self, resource: &str) -> bool {
+        !self.plugins.registered.lock().unwrap()[resource].following.is_finished()
+    }
+
     fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         self.plugins.registered.lock().unwrap()[resource].client.clone()
     }

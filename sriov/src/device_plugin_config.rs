@@ -99,6 +99,9 @@ pub enum Refusal {
     /// It is about devices of another type.
     #[error("deviceType {0} is not served yet, only netDevice")]
     DeviceType(String),
+    /// It is about VFs that no pool serves, and about no others.
+    #[error("{0}; take it out")]
+    Selectors(String),
 }
 
 /// Why a configuration file cannot be read at all.
@@ -170,9 +173,13 @@ fn resource(mut written: Value) -> Result<Resource, Refusal> {
     let prefix = Some(written.resource_prefix).filter(|prefix| !prefix.is_empty());
     let name = format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX));
     check_resource_name(&name)?;
+    let selectors = written.selectors.ok_or(Refusal::NoSelectors)?;
+    if let Some(why) = selectors.why_unserved() {
+        return Err(Refusal::Selectors(why));
+    }
     Ok(Resource {
         name,
-        selectors: written.selectors.ok_or(Refusal::NoSelectors)?,
+        selectors,
         exclude_topology: written.exclude_topology,
         info: written.additional_info,
     })

@@ -30,6 +30,27 @@ impl Selectors {
 }
 
 impl Selectors {
+    /// Whether any could match a VF that no driver has: what a VF has by its driver only is left out.
+    pub(crate) fn may_match(&self, physical: &ScannedPf, vf: &ScannedVf) -> bool {
+        self.0.iter().any(|selector| selector.may_match(physical, vf))
+    }
+
+    /// Whether any selects VFs by their RDMA devices.
+    pub fn want_rdma(&self) -> bool {
+        self.0.iter().any(|selector| selector.is_rdma)
+    }
+
+    /// Why no pool serves anything of what these select; `None`: some of it may be served.
+    pub(crate) fn why_unserved(&self) -> Option<String> {
+        let each: Option<Vec<String>> = self.0.iter().map(Selector::why_unserved).collect();
+        each?.into_iter().next()
+    }
+
+    /// Why no pool serves what one of these selects; `None`: there is no such one.
+    pub(crate) fn why_partly_unserved(&self) -> Option<String> {
+        self.0.iter().find_map(Selector::why_unserved)
+    }
+
     /// Why none of these VFs is selected, key by key; `None`: one is.
     pub(crate) fn why_none(&self, vfs: &[(&ScannedPf, ScannedVf)]) -> Option<String> {
         let each = self.0.iter().map(|selector| selector.why_none(vfs));
@@ -115,6 +136,24 @@ impl Selector {
 
     fn matches(&self, physical: &ScannedPf, found: &ScannedVf) -> bool {
         Key::ALL.iter().all(|key| self.is_met(*key, physical, found))
+    }
+
+    fn may_match(&self, physical: &ScannedPf, found: &ScannedVf) -> bool {
+        let is_met = |key: &Key| key.goes_with_driver() || self.is_met(*key, physical, found);
+        Key::ALL.iter().all(is_met)
+    }
+
+    /// InfiniBand has none of what a pool sets and verifies, such as a MAC address of 6 bytes. Only InfiniBand has partition keys.
+    /// Where Ethernet is selected beside it, that is served.
+    fn why_unserved(&self) -> Option<String> {
+        let is_infiniband = |link_type: &LinkType| *link_type == LinkType::Infiniband;
+        let infiniband_alone = !self.link_types.is_empty() && self.link_types.iter().all(is_infiniband);
+        let key = match (infiniband_alone, self.p_keys.is_empty()) {
+            (true, _) => "linkTypes: [infiniband]",
+            (false, false) => "pKeys",
+            (false, true) => return None,
+        };
+        Some(format!("{key} selects VFs of InfiniBand, which are not served yet"))
     }
 
     /// Whether a VF has what the selector wants by one key, or it wants nothing by that.
@@ -214,6 +253,11 @@ impl Key {
         Key::PKeys,
         Key::IsRdma,
     ];
+
+    /// Whether a VF has it by its driver: without one nobody can say what it has.
+    fn goes_with_driver(self) -> bool {
+        matches!(self, Key::Drivers | Key::PKeys | Key::IsRdma)
+    }
 
     /// As it is written.
     fn name(self) -> &'static str {

@@ -28,7 +28,7 @@ pub struct Look {
     pub mtu: u32,
     /// The alias; empty for none.
     pub alias: String,
-    /// The alternative names; `None` leaves them as they are.
+    /// The alternative names; `None` leaves them as they are, but for one that is the wanted name.
     pub alt_names: Option<Vec<LinkName>>,
     /// Whether it is up; `None` leaves that.
     pub up: Option<bool>,
@@ -42,9 +42,10 @@ impl Look {
         let index = link.index;
         let alt_names = self.alt_names.as_ref().unwrap_or(&link.alt_names);
         let mut ops = Vec::new();
-        // Deleted first: the wanted name may be one of them, and the kernel refuses a name that is in use, even by the
-        // same interface.
-        for name in link.alt_names.iter().filter(|name| !alt_names.contains(name)) {
+        // Deleted first: the wanted name may be one of them, also where they are left as they are, and the kernel refuses a name
+        // that is in use, even by the same interface.
+        let is_in_the_way = |name: &&LinkName| !alt_names.contains(name) || name.text() == self.name;
+        for name in link.alt_names.iter().filter(is_in_the_way) {
             ops.push(Op::DeleteAltName { index, name: name.clone() });
         }
         if link.name != self.name {
@@ -228,4 +229,28 @@ pub fn may_be_of(link: &Link, address: PciAddr) -> bool {
 /// Whether a link is the interface of a device itself: what stands on it (macvlan, vlan) has a kind.
 pub(crate) fn is_of(link: &Link, address: &str) -> bool {
     link.device.as_deref() == Some(address) && link.kind == (Kind::Other { name: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::NetKernel;
+    use fairlead_host::double::FakeKernel;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_wanted_and_is_an_alternative_one_of_the_interface_itself_is_freed_and_the_others_stay()
+    {
+        let kernel = FakeKernel::new();
+        let index = kernel.add_host_link("eth7");
+        let mut host = kernel.host().unwrap();
+        let add = |name: &str| Op::AddAltName { index, name: name.into() };
+        host.batch(&[add("vf0"), add("enx020000000007")]).unwrap();
+        let link = host.link_by_index(index).unwrap().unwrap();
+        let look = Look { name: "vf0".to_owned(), alt_names: None, up: None, ..Appearance::of(&link).look() };
+        host.batch(&look.restored(&link)).unwrap();
+        let link = host.link_by_index(index).unwrap().unwrap();
+        assert_eq!((link.name.as_str(), link.alt_names), ("vf0", vec![LinkName::from("enx020000000007")]));
+        assert_eq!(look.restored(&host.link_by_index(index).unwrap().unwrap()), []);
+    }
 }

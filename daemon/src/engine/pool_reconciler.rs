@@ -52,6 +52,16 @@ impl Engine {
         self.core.start.end(StartStep::Pools);
     }
 
+    /// A look that is due. After a thorough one kubelet is offered what it could not be offered before, as in a shortage of
+    /// descriptors or threads; what it is offered already stays as it is.
+    pub(super) fn look_when_due(&self, how: Look) {
+        self.look_at_pools(how);
+        if how == Look::Thorough {
+            self.core.kinds.sriov.look_for_doubles();
+            self.offer_to_kubelet();
+        }
+    }
+
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
         self.with_owners(|owners| self.core.kinds.sriov.pools.look(how, owners));
@@ -66,11 +76,9 @@ fn reconcile(engine: &Weak<Engine>) {
     let mut thorough = Instant::now() + SLOW;
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let sriov = &strong.core.kinds.sriov;
-        let Some(how) = sriov.pools.next_look(thorough) else { return };
-        strong.look_at_pools(how);
+        let Some(how) = strong.core.kinds.sriov.pools.next_look(thorough) else { return };
+        strong.look_when_due(how);
         if how == Look::Thorough {
-            sriov.look_for_doubles();
             thorough = Instant::now() + SLOW;
         }
     }

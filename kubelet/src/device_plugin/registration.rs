@@ -57,6 +57,7 @@ struct Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        // This ends the listener alone. The connection that kubelet has goes on; the list in it ends with the `Offer`.
         self.server.abort();
     }
 }
@@ -186,7 +187,7 @@ impl Registration {
             }
             Some((accepted, listener))
         });
-        let service = DevicePluginServer::new(Endpoint(Arc::clone(&self.offer)));
+        let service = DevicePluginServer::new(Endpoint::of(&self.offer));
         let server = tokio::spawn(async move {
             if let Err(error) = Server::builder().add_service(service).serve_with_incoming(callers).await {
                 warn!(%error, "kubelet is not served any more; it will be again");

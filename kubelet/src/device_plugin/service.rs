@@ -1,7 +1,7 @@
 //! The calls of kubelet to a plugin: the list of devices, which of them to prefer, and what a pod needs to reach them.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
@@ -13,33 +13,48 @@ use super::device_info_files::DeviceInfoFiles;
 use super::{Device, Devices, Health, preferred_allocation};
 use wire::device_plugin_server::DevicePlugin;
 
-/// One resource that is offered to kubelet.
+/// One resource that is offered to kubelet. Its registration alone keeps it. Kubelet's connection outlives that, and kubelet goes by
+/// the last list until the stream of lists ends.
 pub(super) struct Offer {
     pub(super) devices: Arc<dyn Devices>,
-    files: DeviceInfoFiles,
+    files: Arc<DeviceInfoFiles>,
     /// How many streams follow the list: one while kubelet runs, none when it has lost us.
     pub(super) followers: watch::Sender<usize>,
 }
 
 /// A stream that follows the list, counted as long as this exists.
-struct Follower(Arc<Offer>);
+struct Follower(Weak<Offer>);
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.0.followers.send_modify(|count| *count -= 1);
+        if let Some(offer) = self.0.upgrade() {
+            offer.followers.send_modify(|count| *count -= 1);
+        }
     }
+}
+
+/// What allocates a resource's devices. It does not keep the offer, which an allocation that hangs on a device would keep with it.
+struct Allocator {
+    devices: Arc<dyn Devices>,
+    files: Arc<DeviceInfoFiles>,
 }
 
 impl Offer {
     pub(super) fn new(devices: Arc<dyn Devices>, files: DeviceInfoFiles) -> Offer {
-        Offer { devices, files, followers: watch::Sender::new(0) }
+        Offer { devices, files: Arc::new(files), followers: watch::Sender::new(0) }
     }
 
     fn count_follower(self: &Arc<Offer>) -> Follower {
         self.followers.send_modify(|count| *count += 1);
-        Follower(Arc::clone(self))
+        Follower(Arc::downgrade(self))
     }
 
+    fn allocator(&self) -> Allocator {
+        Allocator { devices: Arc::clone(&self.devices), files: Arc::clone(&self.files) }
+    }
+}
+
+impl Allocator {
     /// Allocates what several containers ask for, all or nothing: where one device is refused, the others are taken back.
     fn allocate_all(
         &self,
@@ -89,9 +104,28 @@ impl Offer {
     }
 }
 
-/// The gRPC service of one resource, which kubelet calls.
+/// The gRPC service of one resource, which kubelet calls: also when the resource is offered no more, by the connection that it has.
 #[derive(Clone)]
-pub(super) struct Endpoint(pub(super) Arc<Offer>);
+pub(super) struct Endpoint {
+    offer: Weak<Offer>,
+    resource: Arc<str>,
+}
+
+impl Endpoint {
+    pub(super) fn of(offer: &Arc<Offer>) -> Endpoint {
+        Endpoint { offer: Arc::downgrade(offer), resource: offer.devices.resource().into() }
+    }
+
+    fn offer(&self) -> Result<Arc<Offer>, Status> {
+        self.offer.upgrade().ok_or_else(|| {
+            let message = format!(
+                "resource {:?} is not offered any more: it was taken out of fairleadd's configuration, or fairleadd stops",
+                self.resource
+            );
+            Status::unavailable(message)
+        })
+    }
+}
 
 /// The message with the complete list.
 fn list_message(list: &[Device]) -> wire::ListAndWatchResponse {
@@ -123,9 +157,13 @@ impl DevicePlugin for Endpoint {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let offer = self.offer()?;
+        let mut counts = offer.followers.subscribe();
+        // The sender of the count goes with the offer. Kubelet takes the end of the stream for the loss of every device in it.
+        let withdrawn = async move { while counts.changed().await.is_ok() {} };
         // The stream owns the follower: when kubelet drops the stream, the count falls.
-        let follower = self.0.count_follower();
-        let lists = self.0.devices.watch().map(move |list| {
+        let follower = offer.count_follower();
+        let lists = offer.devices.watch().take_until(withdrawn).map(move |list| {
             let _counted = &follower;
             tracing::debug!(devices = list.len(), "kubelet is told of the devices");
             Ok(list_message(&list))
@@ -137,7 +175,8 @@ impl DevicePlugin for Endpoint {
         &self,
         request: Request<wire::PreferredAllocationRequest>,
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
-        let (known, policy) = (self.0.devices.list(), self.0.devices.allocation_policy());
+        let offer = self.offer()?;
+        let (known, policy) = (offer.devices.list(), offer.devices.allocation_policy());
         let choose = |asked: wire::ContainerPreferredAllocationRequest| {
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
             let (available, must) = (&asked.available_device_i_ds, &asked.must_include_device_i_ds);
@@ -152,9 +191,9 @@ impl DevicePlugin for Endpoint {
         &self,
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
-        let (offer, asked) = (Arc::clone(&self.0), request.into_inner().container_requests);
+        let (allocator, asked) = (self.offer()?.allocator(), request.into_inner().container_requests);
         // It reads the host's files and writes some: that must not block the thread that serves everybody.
-        let allocating = tokio::task::spawn_blocking(move || offer.allocate_all(&asked));
+        let allocating = tokio::task::spawn_blocking(move || allocator.allocate_all(&asked));
         let answers = allocating.await.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(wire::AllocateResponse { container_responses: answers? }))
     }

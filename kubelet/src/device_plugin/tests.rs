@@ -328,3 +328,27 @@ fn a_resource_that_comes_or_goes_with_the_configuration_disturbs_no_other() {
     assert_eq!(node.kubelet.next_list().1.len(), 1);
     assert_eq!(node.kubelet.registrations().len(), 2);
 }
+
+#[test]
+fn x17_a_resource_that_is_taken_out_of_the_configuration_ends_its_list_and_is_not_allocated_any_more() {
+    let node = Node::new();
+    let (radio, core) = (TestDevices::with(RADIO, &two()), TestDevices::with(CORE, &two()[..1]));
+    let plugins = node.offer(&[&radio, &core]);
+    for _ in 0..2 {
+        node.kubelet.next_list();
+    }
+    assert!(node.kubelet.follows(RADIO));
+    // Kubelet has its connection still, and whoever has the devices may keep them for something else.
+    plugins.offer(all(&[&core])).unwrap();
+    until("the list of a resource that is gone stands", || !node.kubelet.follows(RADIO));
+    let refused = node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"]]).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let told = r#"resource "intel.com/radio" is not offered any more: it was taken out of fairleadd's "#;
+    assert!(refused.message().starts_with(told), "{refused}");
+    assert!(radio.allocated.lock().is_empty());
+    node.kubelet.allocate(CORE, &[&["0000:3b:02.0"]]).unwrap();
+    assert!(node.kubelet.follows(CORE));
+    plugins.offer(all(&[&core, &radio])).unwrap();
+    assert_eq!(node.kubelet.next_list().0, RADIO);
+    node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"]]).unwrap();
+}

@@ -111,6 +111,13 @@ pub struct Rdma {
     pub nodes: Vec<String>,
 }
 
+impl Rdma {
+    /// Whether a process can use it: the kernel makes the node for verbs some time after the device.
+    pub(crate) fn has_verbs(&self) -> bool {
+        !self.devices.is_empty() && self.nodes.iter().any(|node| node.starts_with("uverbs"))
+    }
+}
+
 impl Inventory {
     /// Reads all network cards that can have VFs, and goes by what devlink reports of them.
     ///

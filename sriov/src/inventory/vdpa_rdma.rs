@@ -1,9 +1,10 @@
-//! VFs that are more than an interface and cannot be given to pods yet: a vDPA device is made of them, or their RDMA device
-//! would not go with their interface.
+//! VFs that are more than an interface, or another one than Ethernet's, and cannot be given to pods yet: a vDPA device is made of them,
+//! their RDMA device would not go with their interface, or they speak InfiniBand.
 
+use super::pf_interfaces::link_type;
 use super::sysfs::{last, names, target, text};
-use super::{Inventory, InventoryError};
-use crate::PciAddr;
+use super::{Inventory, InventoryError, LinkType};
+use crate::{PciAddr, VfDevice};
 
 /// Why a VF is not given to pods, whatever drives it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +40,21 @@ impl Inventory {
             Some(device) if self.rdma_is_exclusive()? => Ok(Some(Unserved::ExclusiveRdma { vf, device })),
             _ => Ok(None),
         }
+    }
+
+    /// Whether a VF speaks InfiniBand: by its interface, and by those of its PF where it has none here.
+    pub fn speaks_infiniband(&self, vf: &VfDevice) -> Result<bool, InventoryError> {
+        let (of, interfaces) = match vf.interfaces.is_empty() {
+            true => (vf.physical.address, &vf.physical.interfaces),
+            false => (vf.address, &vf.interfaces),
+        };
+        let net = self.dir(of).join("net");
+        for name in interfaces {
+            if link_type(&net.join(name))? == Some(LinkType::Infiniband) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it says what

@@ -50,13 +50,14 @@ impl Pools {
             self.provisioner.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = member_scan.find_new(*address, &DesiredState::of(settings));
             let record = self.provisioner.records.get(*address);
+            let hold = record.and_then(|record| record.hold(&self.provisioner.boot_id));
             let has_sriov_cni_owner = sriov_cni_owner(&sriov_cni, *address).is_some();
             self.update(|state| {
                 // Otherwise the configuration has changed meanwhile: the assignment is of the old one, and the next look is due.
                 if state.declared == declared {
                     // Our store is asked under the lock: a VF that returned between answer and entry would count as lent.
                     let lent = has_sriov_cni_owner || (owners.ours)(*address).is_some();
-                    state.admit(*address, assignment, found, lent, record);
+                    state.admit(*address, assignment, found, lent, hold);
                 }
             });
         }
@@ -70,7 +71,7 @@ impl Pools {
     }
 
     /// Has VFs given back that were changed for a pool which has them no more, and forgets what is on record of VFs that are not
-    /// there; that is kept as long as their pool is declared.
+    /// there, or that no pool can have. That is kept as long as their pool is declared and may have them again.
     pub(super) fn restore_orphans(
         &self,
         declared: &[PoolSettings],
@@ -82,6 +83,7 @@ impl Pools {
         if self.lock().partly_read {
             return;
         }
+        let boot_id = &self.provisioner.boot_id;
         for record in self.provisioner.records.all() {
             let address = record.address;
             let known = self.lock().member(address).is_some();
@@ -89,14 +91,16 @@ impl Pools {
                 continue;
             }
             match vfs(scan).find(|vf| vf.address == address) {
-                Some(vf) if record.original_in(&self.provisioner.boot_id).is_some() => {
+                Some(vf) if record.original_in(boot_id).is_some() => {
                     let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
                     let has_sriov_cni_owner = sriov_cni_owner(&(owners.sriov_cni)(), address).is_some();
                     self.update(|state| {
                         let lent = has_sriov_cni_owner || (owners.ours)(address).is_some();
-                        state.adopt_orphan(&record, vf, lent, is_given);
+                        state.adopt_orphan(&record, record.hold(boot_id), vf, lent, is_given);
                     });
                 }
+                // Its driver may not have made all yet that the pool goes by.
+                Some(_) if membership.awaited.contains(&address) => {}
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
                 None if declared.iter().any(|pool| pool.name == record.pool) => {}
                 _ => {
@@ -115,13 +119,15 @@ impl Shared {
         assignment: &Assignment,
         found: FoundMember,
         lent: bool,
-        record: Option<Record>,
+        hold: Option<Hold>,
     ) {
         if self.is_in_transit(address) {
             return;
         }
-        let hold = record.and_then(|record| record.hold());
         let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
+        // One that was given was bound anew before: a daemon that was killed then had not taken that off the record yet.
+        let is_given = !lent && matches!(found.state, MemberState::Ready { allocated: true, .. });
+        let hold = hold.filter(|hold| !(is_given && matches!(hold, Hold::Unclean(_))));
         let is_held = hold.is_some();
         let allocated = found.state.is_allocated_to_the_next();
         let state = match lent {
@@ -147,7 +153,14 @@ impl Shared {
     }
 
     /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
-    fn adopt_orphan(&mut self, record: &Record, vf: &VfDevice, lent: bool, is_given: bool) {
+    fn adopt_orphan(
+        &mut self,
+        record: &Record,
+        held: Option<Hold>,
+        vf: &VfDevice,
+        lent: bool,
+        is_given: bool,
+    ) {
         let address = record.address;
         if self.is_in_transit(address) {
             return;
@@ -158,7 +171,7 @@ impl Shared {
             (false, true) => MemberState::Ready { allocated: true, verified: false },
             (false, false) => MemberState::Due(Pending::default()),
         };
-        let hold = Some(Hold::Dismissed(record.hold().map(Box::new)));
+        let hold = Some(Hold::Dismissed(held.map(Box::new)));
         let member = Member::new(address, vf.physical.address, vf.numa_node);
         let mut pool = Pool::default();
         pool.appeared(Member { state, hold, ..member });

@@ -34,7 +34,7 @@ pub struct DevicePluginFile {
 /// The pools of a configuration as far as they are known.
 pub(super) struct Declaration {
     pools: Vec<PoolSettings>,
-    /// What of the configuration cannot be used.
+    /// What of the configuration cannot be used, and what of it is of no use.
     refused: Vec<Notice>,
     /// All of the configuration could be read.
     is_whole: bool,
@@ -43,6 +43,12 @@ pub(super) struct Declaration {
 impl PoolsConfiguration {
     /// The pools that it declares, what of it cannot be used, and whether all of it could be read.
     pub(super) fn declaration(self) -> Declaration {
+        let mut all = self.all_pools();
+        all.refused.extend(all.pools.iter().filter_map(unserved));
+        all
+    }
+
+    fn all_pools(self) -> Declaration {
         let (mut pools, mut refused) = (self.pools, Vec::new());
         let Some(DevicePluginFile { path, text }) = self.device_plugin else {
             return Declaration { pools, refused, is_whole: !self.unreadable };
@@ -68,6 +74,16 @@ impl PoolsConfiguration {
         }
         Declaration { pools, refused, is_whole }
     }
+}
+
+/// A notice about a pool that asks for what no pod gets. Many nodes share one configuration, and an earlier release took it.
+fn unserved(pool: &PoolSettings) -> Option<Notice> {
+    let why = pool.unserved()?;
+    Some(Notice {
+        wrong: false,
+        seen: format!("pool {:?}: {why}", pool.name),
+        remedy: "take it out; the pool's other VFs are served, and so are the other pools".to_owned(),
+    })
 }
 
 impl Shared {

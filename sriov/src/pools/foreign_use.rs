@@ -21,6 +21,11 @@ impl Provisioner {
         let unserved = self.inventory.unserved(vf.address)?;
         let what =
             unserved.filter(|unserved| desired.is_hindered_by(unserved)).map(|unserved| unserved.to_string());
+        let what = match what {
+            // One that an earlier release has taken all the same is given back.
+            None if !desired.leaves && self.inventory.speaks_infiniband(vf)? => Some(infiniband(vf)),
+            what => what,
+        };
         let user = || of(cache, vf, desired.left);
         let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
@@ -30,6 +35,13 @@ impl Provisioner {
     pub(super) fn leave_alone(&self, vf: &VfDevice, left: bool) -> Result<(), ProvisionError> {
         self.may_be_had(vf, &DesiredState::to_be_given_back(left), &self.cache())
     }
+}
+
+fn infiniband(vf: &VfDevice) -> String {
+    format!(
+        "VF {} speaks InfiniBand, which is not served yet: leave it out by its pool's selectors (linkTypes: [ether])",
+        vf.address
+    )
 }
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use fairlead_host::IommuGroup;
 
-use super::pool_definition::PoolSettings;
+use super::membership::as_selected;
+use super::pool_definition::{AtRest, PoolSettings};
+use super::records::OriginalState;
 use super::resource_offer::{VfAccess, VfioNode};
-use super::state::{Member, Refusal};
+use super::state::{Member, MemberState, Refusal};
 use super::target::DesiredState;
 use super::{Pools, Shared};
-use crate::{PciAddr, Rdma, Selector, VFIO_PCI};
+use crate::{PciAddr, Rdma, ScannedVf, Selector, VFIO_PCI};
 
 /// How long kubelet waits for a VF that is being cleaned. Its own limit for an answer is longer.
 const CLEANING: Duration = Duration::from_secs(10);
@@ -18,27 +20,30 @@ const CLEANING: Duration = Duration::from_secs(10);
 impl Pools {
     /// Allocates a member to a pod; answers what the pod needs to reach it.
     pub(super) fn allocate(&self, address: PciAddr) -> Result<VfAccess, String> {
-        // What only reads comes first: if it fails, the VF is not taken yet.
-        let access = self.access(address)?;
-        self.hand_over(address)?;
-        Ok(access)
+        let (settings, _) = self.lock().allocatable(address)?;
+        self.hand_over(address, self.goes_with_rdma(&settings, address)?)?;
+        // Read when it is clean: until it was bound anew it may have no RDMA device, or one whose number is another VF's after that.
+        let access = self.access(address).and_then(|access| self.unless_without_rdma(address, access));
+        access.inspect_err(|_| self.cancel_allocation(address))
     }
 
     /// Gives a member to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a pod may have
-    /// had without an ADD, is prepared first; kubelet waits so long for that. On record when this succeeds.
-    fn hand_over(&self, address: PciAddr) -> Result<(), String> {
-        let allocated = match self.update(|state| state.allocate(address)) {
-            Err(why) if why.passes() => {
-                tracing::info!(pci = %address, %why, "kubelet gives a VF to a pod: it is prepared first");
-                self.wait_for_cleaning(address);
-                self.update(|state| {
-                    state
-                        .of(address)
-                        .map_or(Err(Refusal::Gone), |entry| entry.pool.allocated_when_ready(address))
-                })
-            }
-            allocated => allocated,
+    /// had without an ADD, is prepared first; kubelet waits so long for that. For one that is lent the ADD waits, unless it is to be
+    /// `at_home`: then kubelet waits, as far as it can. On record when this succeeds.
+    fn hand_over(&self, address: PciAddr, at_home: bool) -> Result<(), String> {
+        let mut allocated = self.update(|state| state.allocate(address));
+        let waits = match &allocated {
+            Ok(()) => at_home && !self.lock().is_home(address),
+            Err(why) => why.passes(),
         };
+        if waits {
+            let why = allocated.err().unwrap_or(Refusal::Lent);
+            tracing::info!(pci = %address, %why, "kubelet gives a VF to a pod: it is prepared first");
+            self.wait_for_cleaning(address);
+            allocated = self.update(|state| {
+                state.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocated_when_ready(address))
+            });
+        }
         allocated.map_err(|why| why.to_string())?;
         // The mark comes before the answer: after a crash in between nobody takes a VF that a pod has for clean.
         self.mark(address).map_err(|error| {
@@ -59,31 +64,65 @@ impl Pools {
         drop(self.wait_while(self.lock(), CLEANING, waits));
     }
 
+    /// Refuses a VF whose RDMA nodes its pod is to have and nobody can tell.
+    fn unless_without_rdma(&self, address: PciAddr, access: VfAccess) -> Result<VfAccess, String> {
+        let lacks_it = access.rdma.as_ref().map(|rdma| !rdma.has_verbs());
+        match lacks_it {
+            Some(_) if !self.lock().is_home(address) => {
+                Err("its last pod has it still, and which RDMA device is its own shows when it is clean"
+                    .to_owned())
+            }
+            Some(true) => {
+                Err("its driver has made no RDMA device, or no node of it yet, and its pool says isRdma"
+                    .to_owned())
+            }
+            Some(false) | None => Ok(access),
+        }
+    }
+
     /// What a pod needs to reach a member. Devlink is not asked: a card may take its time to answer, and kubelet waits.
     fn access(&self, address: PciAddr) -> Result<VfAccess, String> {
         let (settings, desired) = self.lock().allocatable(address)?;
-        let scan = self.provisioner.scan().map_err(|e| e.to_string())?;
         let record = self.provisioner.records.get(address);
         let original = record.as_ref().and_then(|record| record.original_in(&self.provisioner.boot_id));
-        let of_all = scan.physical.iter().flat_map(|pf| pf.vfs.iter().map(move |found| (pf, found)));
-        let (pf, found) = of_all
-            .into_iter()
-            .find(|(_, found)| found.vf.address == address)
-            .ok_or("it is not in the machine")?;
+        let (found, selector) = self.selected(&settings, address, original)?;
         // The driver that it has when it is ready: just now it may be between two drivers.
         let driver = original.map(|original| desired.driver(original)).or(found.vf.driver.as_deref());
-        // Selectors go by the driver that the VF had before its pool gave it another one.
-        let mut as_selected = found.clone();
-        as_selected.vf.driver = original.map(|original| original.driver.clone()).or(as_selected.vf.driver);
-        let selector = settings.selectors.matching(pf, &as_selected);
         let with = |is: fn(&Selector) -> bool| selector.is_some_and(is);
         let vfio = match driver {
             Some(VFIO_PCI) => Some(self.vfio_group(found.vf.iommu_group, settings.allow_no_iommu)?),
             _ => None,
         };
-        let rdma = with(|s| s.is_rdma).then(|| self.rdma(&found.rdma));
+        // Under vfio-pci it has none.
+        let rdma = (vfio.is_none() && with(|s| s.is_rdma)).then(|| self.rdma(&found.rdma));
         let extra = settings.additional_info(address);
         Ok(VfAccess { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
+    }
+
+    /// Whether RDMA nodes go with a VF to its pod.
+    fn goes_with_rdma(&self, settings: &PoolSettings, address: PciAddr) -> Result<bool, String> {
+        // A scan takes its time, and most pools need none for this.
+        if settings.at_rest() == AtRest::VfioPci || !settings.selectors.want_rdma() {
+            return Ok(false);
+        }
+        let record = self.provisioner.records.get(address);
+        let original = record.as_ref().and_then(|record| record.original_in(&self.provisioner.boot_id));
+        let (_, selector) = self.selected(settings, address, original)?;
+        Ok(selector.is_some_and(|selector| selector.is_rdma))
+    }
+
+    /// A VF as the machine has it now, and the selector that matches it as it was before its pool changed it.
+    fn selected<'s>(
+        &self,
+        settings: &'s PoolSettings,
+        address: PciAddr,
+        original: Option<&OriginalState>,
+    ) -> Result<(ScannedVf, Option<&'s Selector>), String> {
+        let scan = self.provisioner.scan().map_err(|e| e.to_string())?;
+        let mut of_all = scan.physical.iter().flat_map(|pf| pf.vfs.iter().map(move |found| (pf, found)));
+        let of_it = of_all.find(|(_, found)| found.vf.address == address);
+        let (pf, found) = of_it.ok_or("it is not in the machine")?;
+        Ok((found.clone(), settings.selectors.matching(pf, &as_selected(found, original))))
     }
 
     fn vfio_group(&self, number: Option<u32>, allow_no_iommu: bool) -> Result<VfioNode, String> {
@@ -107,6 +146,11 @@ impl Pools {
 }
 
 impl Shared {
+    /// Whether a member is with its pool, clean.
+    fn is_home(&self, address: PciAddr) -> bool {
+        self.member(address).is_some_and(|(_, member)| matches!(member.state, MemberState::Ready { .. }))
+    }
+
     fn allocate(&mut self, address: PciAddr) -> Result<(), Refusal> {
         self.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocate(address))
     }

@@ -1,10 +1,11 @@
 //! Which pool has which VF: the first, in the order of the configuration, whose selectors match it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::pool_definition::{Allocator, PoolSettings};
+use super::records::{OriginalState, Record};
 use crate::{PciAddr, Scan, ScannedPf, ScannedVf};
 
 /// Something that the operator is to know.
@@ -33,32 +34,62 @@ pub(super) struct Assignment {
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     pub(super) assignments: BTreeMap<PciAddr, Assignment>,
+    /// VFs of none that their last pool would have again if their driver made what it goes by.
+    pub(super) awaited: BTreeSet<PciAddr>,
     pub(super) notices: Vec<Notice>,
 }
 
-/// Assigns the VFs of a scan to pools. `driver_before`: the driver of a VF before a pool gave it another one; selectors go by
-/// that.
+/// The pool that has a VF by its record, and selects it still as far as what the VF has by its driver does not count.
+struct LastPool {
+    /// The pool, by its place in the configuration.
+    pool: usize,
+    /// It keeps the VF: that has no driver just now, and the record does not tell what it has by one.
+    stays: bool,
+}
+
+/// A VF as selectors go by it: with its driver, and what it has by that, as before a pool gave it another one, or none.
+pub(super) fn as_selected(found: &ScannedVf, original: Option<&OriginalState>) -> ScannedVf {
+    let mut found = found.clone();
+    let Some(original) = original else { return found };
+    found.vf.driver = Some(original.driver.clone());
+    if let Some(devices) = original.rdma.as_ref().filter(|_| found.rdma.devices.is_empty()) {
+        found.rdma.devices.clone_from(devices);
+    }
+    found
+}
+
+/// Assigns the VFs of a scan to pools. `on_record`: the record of a VF; selectors go by what it was before a pool changed that in the
+/// boot of this identity.
 pub(super) fn of(
     pools: &[PoolSettings],
     scan: &Scan,
-    driver_before: impl Fn(PciAddr) -> Option<String>,
+    boot_id: &str,
+    on_record: impl Fn(PciAddr) -> Option<Record>,
 ) -> Membership {
     let mut membership = Membership::default();
     let mut overlaps = BTreeMap::<(usize, usize), Vec<PciAddr>>::new();
-    let as_selected = |found: &ScannedVf| {
-        let mut found = found.clone();
-        found.vf.driver = driver_before(found.vf.address).or(found.vf.driver);
-        found
-    };
-    let all = scan.physical.iter().flat_map(|physical| physical.vfs.iter().map(move |vf| (physical, vf)));
-    let vfs: Vec<(&ScannedPf, ScannedVf)> =
-        all.map(|(physical, found)| (physical, as_selected(found))).collect();
+    let mut vfs = Vec::<(&ScannedPf, ScannedVf)>::new();
+    let mut last_pools = BTreeMap::<PciAddr, LastPool>::new();
+    for (physical, found) in all_vfs(scan) {
+        let record = on_record(found.vf.address);
+        let original = record.as_ref().and_then(|record| record.original_in(boot_id));
+        let last = record.as_ref().and_then(|record| last_pool(pools, physical, found, record, original));
+        last_pools.extend(last.map(|last| (found.vf.address, last)));
+        vfs.push((physical, as_selected(found, original)));
+    }
     for (physical, found) in &vfs {
         let address = found.vf.address;
-        let mut matching =
-            (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, found).is_some());
-        let Some((pool, _)) = matching.next() else { continue };
-        for (later, _) in matching {
+        let last = last_pools.get(&address);
+        let matching = match last.filter(|last| last.stays) {
+            Some(last) => vec![last.pool],
+            None => all_matching(pools, physical, found),
+        };
+        let mut matching = matching.into_iter();
+        let Some(pool) = matching.next() else {
+            membership.awaited.extend(last.map(|_| address));
+            continue;
+        };
+        for later in matching {
             overlaps.entry((pool, later)).or_default().push(address);
         }
         let assignment = Assignment { pool, pf: physical.address, numa_node: found.vf.numa_node };
@@ -73,6 +104,29 @@ pub(super) fn of(
     membership.notices.extend(unreached.collect::<Vec<_>>());
     membership.notices.extend(without_vfs(pools, &vfs, &membership.assignments));
     membership
+}
+
+fn all_vfs(scan: &Scan) -> impl Iterator<Item = (&ScannedPf, &ScannedVf)> {
+    scan.physical.iter().flat_map(|physical| physical.vfs.iter().map(move |found| (physical, found)))
+}
+
+/// The pools whose selectors match a VF, by their places in the configuration.
+fn all_matching(pools: &[PoolSettings], physical: &ScannedPf, found: &ScannedVf) -> Vec<usize> {
+    let matches = |pool: &PoolSettings| pool.selectors.matching(physical, found).is_some();
+    (0..).zip(pools).filter(|(_, pool)| matches(pool)).map(|(at, _)| at).collect()
+}
+
+fn last_pool(
+    pools: &[PoolSettings],
+    physical: &ScannedPf,
+    found: &ScannedVf,
+    record: &Record,
+    original: Option<&OriginalState>,
+) -> Option<LastPool> {
+    let is_it = |pool: &PoolSettings| pool.name == record.pool && pool.selectors.may_match(physical, found);
+    let pool = pools.iter().position(is_it)?;
+    let is_known = found.vf.driver.is_some() || original.is_some_and(|original| original.rdma.is_some());
+    Some(LastPool { pool, stays: !is_known })
 }
 
 /// Notices about pools whose selectors match no VF of this node, or none that no earlier pool has.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::membership::Notice;
 use super::owners::Owners;
 use super::scan_scope::Look;
-use super::state::{Member, Pool};
+use super::state::Pool;
 use super::{Pools, Shared};
 use crate::PciAddr;
 
@@ -26,7 +26,8 @@ pub enum Verb {
     Drain,
     /// They are given to no pod.
     Quarantine,
-    /// Quarantined ones are tried again; of one that is allocated, ordered by its address: no pod has it.
+    /// Those that are shown as quarantined are tried again; of one that is allocated, ordered by its address: no pod has it. One that was
+    /// drained stays so: [`Verb::Fill`] ends that, so that an order for a whole pool brings back nothing that was taken from it on purpose.
     Release,
 }
 
@@ -58,13 +59,14 @@ impl Verb {
 
     /// Carries the order out on one member. `alone`: it was ordered of this VF, and not of its pool.
     fn carry_out(self, pool: &mut Pool, address: PciAddr, alone: bool) {
-        let is_quarantined = pool.member(address).is_some_and(Member::is_quarantined);
+        let is_given =
+            pool.member(address).is_some_and(|member| member.is_given() && !member.is_quarantined());
         match self {
             Verb::Fill => pool.fill(address),
             Verb::Drain => pool.drain(address),
             Verb::Quarantine => pool.quarantine(address, "by order of the operator"),
             // By its address only: an order for a whole pool must not take VFs from pods that use them without an ADD.
-            Verb::Release if alone && !is_quarantined => pool.nobody_has(address),
+            Verb::Release if alone && is_given => pool.nobody_has(address),
             Verb::Release => pool.release(address),
         }
     }

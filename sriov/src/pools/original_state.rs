@@ -49,6 +49,7 @@ impl Provisioner {
         let (boot_id, bound_by_others) = (self.boot_id.clone(), desired.is_bound_by_others());
         // On record before the VF is unbound: after a crash the next daemon knows that it has to bind it.
         let at_work = bound_by_others;
+        let rdma = Some(self.inventory.rdma(vf.address)?.devices);
         let original = OriginalState {
             boot_id,
             driver,
@@ -58,6 +59,7 @@ impl Provisioner {
             bound_by_others,
             at_work,
             gone: false,
+            rdma,
         };
         self.record_original(vf, &original)?;
         Ok(original)
@@ -73,9 +75,23 @@ impl Provisioner {
         let bound_by_others = desired.is_bound_by_others();
         let original =
             if bound_by_others { self.rebound_by_owner(vf, desired, original)? } else { original.clone() };
-        let original = OriginalState { bound_by_others, at_work: bound_by_others, ..original };
+        let rdma = self.rdma_before(vf, &original)?;
+        let original = OriginalState { bound_by_others, at_work: bound_by_others, rdma, ..original };
         self.record_original(vf, &original)?;
         Ok(original)
+    }
+
+    /// The RDMA devices that it has, or had when it last had its driver.
+    fn rdma_before(
+        &self,
+        vf: &VfDevice,
+        original: &OriginalState,
+    ) -> Result<Option<Vec<String>>, ProvisionError> {
+        let now = self.inventory.rdma(vf.address)?.devices;
+        // Without its driver it has none, and just after the binding it may have none yet: that says nothing.
+        let has_driver = vf.driver.as_ref() == Some(&original.driver);
+        let says_nothing = now.is_empty() && (original.rdma.is_some() || !has_driver);
+        Ok(if says_nothing { original.rdma.clone() } else { Some(now) })
     }
 
     /// Ends the work on a member. Where we have left it without a driver, it is still ours to give it one.
@@ -118,7 +134,9 @@ impl Provisioner {
             before => before.clone(),
         };
         tracing::info!(pci = %vf.address, before = original.driver, driver, "a VF of a pool was bound to another driver");
-        Ok(OriginalState { driver: driver.clone(), fixed: only.is_some(), interface, ..original.clone() })
+        // What the last driver made says nothing of this one.
+        let (driver, fixed, rdma) = (driver.clone(), only.is_some(), None);
+        Ok(OriginalState { driver, fixed, interface, rdma, ..original.clone() })
     }
 
     /// Refuses a member that whoever binds it is giving another driver, or has taken from its own; answers the one that is fixed

@@ -247,6 +247,13 @@ impl PoolSettings {
         without_effect.or(self.profile.wrong().map(str::to_owned)).map(|why| format!("{of}: {why}"))
     }
 
+    /// What its selectors ask for and no pod gets. It is told and refuses nothing: whoever wrote it has other VFs, and other pools.
+    pub(super) fn unserved(&self) -> Option<String> {
+        let has_no_rdma = self.selectors.want_rdma() && self.driver == Some(AtRest::VfioPci);
+        let rdma = "isRdma selects VFs by their RDMA devices, and under vfio-pci no pod gets one";
+        self.selectors.why_partly_unserved().or_else(|| has_no_rdma.then(|| rdma.to_owned()))
+    }
+
     /// A key that is there and changes nothing, and why: whoever wrote it means something else.
     fn without_effect(&self) -> Option<(&'static str, &'static str)> {
         let external = self.allocator == Allocator::External;

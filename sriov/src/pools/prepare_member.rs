@@ -3,6 +3,9 @@
 //!
 //! Nothing is done to a VF that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use fairlead_host::{AttachedProgram, Link, Override, Vf, failpoint};
 
 use super::provision_error::{ProvisionError, in_use};
@@ -12,6 +15,9 @@ use super::restore_netdev_names::TakeIdle;
 use super::target::{DesiredState, ReadyVf};
 use crate::vf_netdev::{APPEARS, interface, wait_for_netdev};
 use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
+
+/// The pause between two looks for an RDMA device.
+const LOOK: Duration = Duration::from_millis(10);
 
 impl Provisioner {
     /// Makes a member ready: adopted, clean, set up, bound, verified.
@@ -49,11 +55,20 @@ impl Provisioner {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
+        let goes_without = driver == VFIO_PCI || !desired.keeps_rdma;
+        let has_rdma = goes_without || self.wait_for_rdma(address, &original)?;
         // VF and cache are read anew: what was read above is from before the binding.
         let known = ReadyVf { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
         self.must_be_rid_of(&left, &known.vf)?;
-        Ok(known)
+        match has_rdma {
+            true => Ok(known),
+            // No fault of the VF: its driver's module for RDMA may be away for an upgrade.
+            false => Err(ProvisionError::Physical(
+                "its driver has made no RDMA device again: see that the driver's module for RDMA is loaded"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// The programs that are attached to its interface, where it has one in the host's namespace.
@@ -111,6 +126,9 @@ impl Provisioner {
         if let Some(interface) = original.interface.as_ref().filter(|_| original.driver != VFIO_PCI) {
             let link = self.wait_for_netdev(address, &original.driver, interface.mac)?;
             self.configure_netdev(address, link, &interface.look(), idle)?;
+        }
+        if original.driver != VFIO_PCI {
+            self.wait_for_rdma(address, original)?;
         }
         failpoint::pass("pool.given");
         self.forget_original(address)
@@ -213,5 +231,22 @@ impl Provisioner {
             tracing::warn!(pci = %address, %mac, "a VF's interface does not take its MAC address");
         }
         Ok(link)
+    }
+
+    /// Waits for the driver to make its RDMA device again, which some do after the interface (irdma, for iavf), and for the device's node
+    /// for verbs. False when they do not come; a VF that had none has all that it had.
+    fn wait_for_rdma(&self, address: PciAddr, original: &OriginalState) -> Result<bool, ProvisionError> {
+        if original.rdma.as_ref().is_none_or(Vec::is_empty) {
+            return Ok(true);
+        }
+        let until = Instant::now() + APPEARS;
+        while !self.inventory.rdma(address)?.has_verbs() {
+            if Instant::now() >= until {
+                tracing::warn!(pci = %address, "the driver of a VF does not make its RDMA device again");
+                return Ok(false);
+            }
+            sleep(LOOK);
+        }
+        Ok(true)
     }
 }

@@ -106,10 +106,8 @@ impl Pools {
             Err(error) => return tracing::error!(%error, "the machine's VFs cannot be listed"),
         };
         scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
-        let boot = &self.provisioner.boot_id;
-        let driver_before =
-            |address| Some(self.provisioner.records.get(address)?.original_in(boot)?.driver.clone());
-        let membership = membership::of(&declared, &scan, driver_before);
+        let on_record = |address| self.provisioner.records.get(address);
+        let membership = membership::of(&declared, &scan, &self.provisioner.boot_id, on_record);
         let mut member_scan = MemberScan::new(&self.provisioner, &scan);
         // In this order: a VF leaves its old pool before its new one takes it, and is a member before it is compared.
         self.retire_missing(&declared, &membership, &scan);

@@ -88,6 +88,9 @@ pub(super) struct OriginalState {
     /// It has vanished: what is at its address now is another one, and has nothing of it but its name.
     #[serde(default)]
     pub(super) gone: bool,
+    /// Its RDMA devices, which it has under that driver only, and by which selectors go. `None`: an earlier release has begun the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rdma: Option<Vec<String>>,
 }
 
 impl Record {
@@ -96,10 +99,11 @@ impl Record {
         self.original.as_ref().filter(|original| original.boot_id == boot_id && !original.gone)
     }
 
-    /// What holds it.
-    pub(super) fn hold(&self) -> Option<Hold> {
+    /// What holds it in this boot. What a pod has left on it is gone with the boot that it was left in, and with the VF that had it.
+    pub(super) fn hold(&self, boot_id: &str) -> Option<Hold> {
         let held = self.held.as_ref().map(RecordedHold::hold);
-        held.or_else(|| self.unclean.clone().map(Hold::Unclean))
+        let unclean = self.unclean.as_ref().filter(|_| self.original_in(boot_id).is_some());
+        held.or_else(|| unclean.cloned().map(Hold::Unclean))
     }
 
     /// What its interface is or was called in this boot.

@@ -107,8 +107,8 @@ impl Offer {
         self.list.subscribe()
     }
 
-    /// Kubelet allocates a VF to a pod: what the pod needs to reach it. A VF that is being cleaned is waited for; on record
-    /// when this succeeds.
+    /// Kubelet allocates a VF to a pod: what the pod needs to reach it. A VF that is being cleaned is waited for, and an RDMA VF that its
+    /// last pod has still; on record when this succeeds.
     ///
     /// # Errors
     /// Why the pod must not have it now, in words.

@@ -17,6 +17,8 @@ pub(super) struct DesiredState {
     profile: VfProfile,
     mtu: Option<u32>,
     pub(super) allow_no_iommu: bool,
+    /// It is to have the RDMA device that it had, if it had one.
+    pub(super) keeps_rdma: bool,
     /// It is to be given back, and no pod's before that.
     pub(super) leaves: bool,
     /// What is on its interface is nobody's: a pod that is gone has left it there.
@@ -42,6 +44,7 @@ impl DesiredState {
             profile: pool.profile.settings(),
             mtu: pool.profile.mtu(),
             allow_no_iommu: pool.allow_no_iommu,
+            keeps_rdma: pool.selectors.want_rdma(),
             leaves: false,
             left: false,
         }
@@ -116,9 +119,10 @@ impl DesiredState {
         }
     }
 
-    /// How the interface of a member at rest is to look: as before, but down, and with the MTU that the pool wants.
+    /// How the interface of a member at rest is to look: as before, but down, and with the MTU that the pool wants. Its alternative names
+    /// are udev's affair: it gives them some time after each binding and renaming, by the MAC address too (systemd 257).
     pub(super) fn look(&self, original: &Appearance) -> Look {
         let look = original.look();
-        Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), ..look }
+        Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), alt_names: None, ..look }
     }
 }

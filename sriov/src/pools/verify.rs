@@ -6,7 +6,7 @@ use fairlead_host::Vf;
 use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
-use super::records::Record;
+use super::records::{OriginalState, Record};
 use super::target::{DesiredState, ReadyVf};
 use crate::VFIO_PCI;
 use crate::vf_netdev::Look;
@@ -51,7 +51,10 @@ impl Provisioner {
         }
         let known = ReadyVf { vf: vf.clone(), driver: driver.to_owned(), settings };
         self.verify(&record, desired, &known, cache)?;
-        Ok(known)
+        match desired.keeps_rdma && driver != VFIO_PCI && self.has_lost_rdma(original, vf)? {
+            true => Err(ProvisionError::Changed("it has its RDMA device no more".to_owned())),
+            false => Ok(known),
+        }
     }
 
     /// Looks at everything that makes a member fit for a pod, beyond its settings.
@@ -78,7 +81,7 @@ impl Provisioner {
             )));
         }
         let original = record.original.as_ref().and_then(|original| original.interface.as_ref());
-        // An interface that somebody has set up by hand is ready all the same.
+        // An interface that somebody has set up by hand is ready all the same, and so is one to which udev gives alternative names.
         let look = original.map(|original| Look { up: None, ..desired.look(original) });
         match look.is_some_and(|look| !look.restored(&link).is_empty()) {
             true => Err(ProvisionError::Changed(format!(
@@ -87,6 +90,12 @@ impl Provisioner {
             ))),
             false => Ok(()),
         }
+    }
+
+    /// A pool that goes by RDMA devices keeps a VF that is without its own for a while, and gives it to nobody meanwhile.
+    fn has_lost_rdma(&self, original: &OriginalState, vf: &VfDevice) -> Result<bool, ProvisionError> {
+        let had_one = original.rdma.as_ref().is_some_and(|devices| !devices.is_empty());
+        Ok(had_one && !self.inventory.rdma(vf.address)?.has_verbs())
     }
 
     fn verify_group(

@@ -43,26 +43,29 @@ fn the_example_of_its_documentation_is_read_as_it_is_and_what_is_not_served_is_r
             "intel.com/intel_sriov_netdevice",
             "intel.com/intel_sriov_dpdk",
             "mellanox.com/mlnx_sriov_rdma",
-            "intel.com/infiniband_rdma_netdevs",
             "intel.com/intel_sriov_netdevice_additional_env",
             "broadcom.com/brcm_sriov_bnxt",
             "intel.com/old_selectors_syntax_example",
         ]
     );
     assert_eq!(
-        config.resources[0].selectors, config.resources[6].selectors,
+        config.resources[0].selectors, config.resources[5].selectors,
         "a list, and a single one without"
     );
     let refused: Vec<_> = config.refused.iter().map(ToString::to_string).collect();
-    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    assert_eq!(
+        refused[0],
+        r#"resource "infiniband_rdma_netdevs": linkTypes: [infiniband] selects VFs of InfiniBand, which are not served yet; take it out"#
+    );
     assert!(
-        refused[0].starts_with(r#"resource "ct6dx_vdpa_vhost": the selector vdpaType is not served yet"#)
+        refused[1].starts_with(r#"resource "ct6dx_vdpa_vhost": the selector vdpaType is not served yet"#)
     );
     assert_eq!(
-        refused[1],
+        refused[2],
         r#"resource "intel_fpga": deviceType accelerator is not served yet, only netDevice"#
     );
-    assert_eq!(refused[2], r#"resource "bf2_sf": deviceType auxNetDevice is not served yet, only netDevice"#);
+    assert_eq!(refused[3], r#"resource "bf2_sf": deviceType auxNetDevice is not served yet, only netDevice"#);
 }
 
 #[test]
@@ -114,6 +117,14 @@ fn a_resource_that_is_wrong_is_refused_alone() {
         (json!({"resourceName": "b", "selectors": null}), "it has no selectors"),
         (json!({"resourceName": "b", "selectors": []}), "a list of selectors without one"),
         (json!({"resourceName": "b", "selectors": {"isRdma": "yes"}}), "expected a boolean"),
+        (
+            json!({"resourceName": "b", "selectors": {"pKeys": ["0x8001"]}}),
+            r#"resource "b": pKeys selects VFs of InfiniBand, which are not served yet; take it out"#,
+        ),
+        (
+            json!({"resourceName": "b", "selectors": [{"linkTypes": ["infiniband"]}, {"pKeys": ["0x8001"]}]}),
+            "linkTypes: [infiniband] selects VFs of InfiniBand, which are not served yet",
+        ),
         (json!({"resourceName": 7, "selectors": {}}), "expected a string"),
         (json!("b"), "invalid type: string \"b\""),
     ];
@@ -123,6 +134,19 @@ fn a_resource_that_is_wrong_is_refused_alone() {
         assert_eq!((config.resources.len(), config.refused.len()), (1, 1));
         let told = config.refused[0].to_string();
         assert!(told.contains(reason), "{told}");
+    }
+}
+
+#[test]
+fn a_resource_that_selects_ethernet_beside_infiniband_is_served() {
+    for selectors in [
+        json!({"linkTypes": ["ether", "infiniband"]}),
+        json!([{"linkTypes": ["infiniband"]}, {"linkTypes": ["ether"]}]),
+        json!([{}, {"pKeys": ["0x8001"]}]),
+    ] {
+        let file = json!({"resourceList": [{"resourceName": "a", "selectors": selectors}]});
+        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        assert_eq!((config.resources.len(), config.refused.len()), (1, 0), "{selectors}");
     }
 }
 

@@ -76,6 +76,24 @@ fn an_rdma_device_is_in_nobodys_way_until_each_is_in_one_network_namespace_alone
 }
 
 #[test]
+fn what_a_vf_speaks_is_told_by_its_interface_and_without_one_by_its_pfs() {
+    let machine = Machine::new();
+    machine.physical(MLX5, "0000:5e:00.0", "ib0", 0);
+    machine.vf(MLX5, "0000:5e:00.0", 0, "0000:5e:00.1", 0);
+    let speaks_infiniband = || {
+        let inventory = machine.inventory();
+        inventory.speaks_infiniband(&inventory.vf(at("0000:5e:00.1")).unwrap()).unwrap()
+    };
+    assert!(!speaks_infiniband());
+    machine.interface("0000:5e:00.0", "ib0", "32");
+    assert!(speaks_infiniband(), "as under vfio-pci");
+    machine.interface("0000:5e:00.1", "ib0v0", "1");
+    assert!(!speaks_infiniband(), "a card whose ports speak one each");
+    machine.interface("0000:5e:00.1", "ib0v0", "32");
+    assert!(speaks_infiniband());
+}
+
+#[test]
 fn a_vf_that_a_vdpa_device_is_made_of_is_told_as_that() {
     // ifcvf hangs it on the VF itself; drivers/vdpa/pds on an auxiliary device of it.
     let machine = Machine::new();

@@ -55,6 +55,14 @@ fn hears(kubelet: &FakeKubelet, wanted: &str) {
     }
 }
 
+fn until(what: &str, is: impl Fn() -> bool) {
+    let limit = Instant::now() + LONG;
+    while !is() {
+        assert!(Instant::now() < limit, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 impl Rig {
     fn of_pod(&self, command: Command, ifname: &str) -> Result<String, CniError> {
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
@@ -573,13 +581,41 @@ fn pools_come_to_kubelet_and_go_with_the_configuration() {
     hears(&kubelet, "0 2");
     rig.configure(&pool(", allocator: external"));
     let socket = kubelet.plugin_dir().join("fairlead-intel.com_radio.sock");
-    let limit = Instant::now() + LONG;
-    while socket.exists() {
-        assert!(Instant::now() < limit, "it is offered still");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("it is offered still", || !socket.exists());
     assert_eq!(rig.states(), ["ready", "ready"]);
     rig.configure("pools: [{name: core, selectors: {vendors: ['8086']}}]");
     let told = rig.exposition.text();
     assert!(told.contains(r#"pool="core""#) && !told.contains(r#"pool="radio""#), "{told}");
+}
+
+#[test]
+fn x17_vfs_whose_resource_is_renamed_are_not_to_be_had_by_its_old_name_too() {
+    const CORE: &str = "intel.com/core";
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    rig.configure(&pool("").replace(RADIO, CORE));
+    hears(&kubelet, "0 2");
+    until("the old resource's list stands", || !kubelet.follows(RADIO));
+    let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
+    assert!(refused.message().contains(r#"resource "intel.com/radio" is not offered any more"#), "{refused}");
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    kubelet.allocate(CORE, &[&[VF]]).unwrap();
+    assert_eq!(rig.states(), ["given", "ready"]);
+}
+
+#[test]
+fn pools_that_the_start_could_not_offer_to_kubelet_are_offered_with_a_thorough_look_and_no_second_time() {
+    let mut rig = with(&pool(""));
+    rig.restart();
+    // This start has offered nothing, as one that had no descriptor for it.
+    let kubelet = FakeKubelet::running(&rig.root);
+    rig.keep();
+    rig.engine().look_when_due(Look::Quick);
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it comes too often to try each time");
+    rig.engine().look_when_due(Look::Thorough);
+    hears(&kubelet, "0 2");
+    rig.engine().look_when_due(Look::Thorough);
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)));
+    assert_eq!((kubelet.registrations().len(), kubelet.follows(RADIO)), (1, true));
 }

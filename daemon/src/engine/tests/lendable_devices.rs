@@ -3,10 +3,12 @@
 use std::fs;
 
 use fairlead_cni::Code;
-use fairlead_host::{Kind, NetKernel, NewLink, Op, Parent, Route};
+use fairlead_host::{Address, Kind, NetKernel, NewLink, Op, Parent, Route};
 use fairlead_kubelet::fake_kubelet::{FakeKubelet, device, pod};
+use serde_json::json;
 
 use super::pools::{POOL, SECOND, kept, settings};
+use super::vhost_user::switch;
 use super::*;
 
 const PHYSICAL: &str = "0000:21:00.0";
@@ -124,6 +126,81 @@ fn the_nodes_configuration_allows_what_the_node_uses_by_name_and_at_once() {
     rig.engine().configure(&settings("policy: {lendable: [dev0]}"));
     rig.lends(&passthru);
     rig.lends(&config);
+}
+
+#[test]
+fn a_vf_of_no_pool_that_the_node_lives_on_is_lent_by_sriov_only_where_the_configuration_names_it() {
+    let config = pools::config(VF, r#","ipam":{}"#);
+    type Use = (fn(&Rig), &'static str);
+    let uses: [Use; 3] = [
+        (|rig: &Rig| rig.route_by("vf0", "0.0.0.0/0", 254), "it carries the node's default route"),
+        (
+            |rig: &Rig| {
+                rig.vlan_on("vf0.5", "vf0");
+                rig.route_by("vf0.5", "::/0", 77);
+            },
+            r#"it carries the node's default route, through "vf0.5" above it"#,
+        ),
+        (
+            |rig: &Rig| {
+                rig.kernel.add_host_link("br0");
+                rig.kernel.enslave("vf0", "br0");
+            },
+            "it is a port of ",
+        ),
+    ];
+    for (uses_it, why) in uses {
+        let rig = Rig::new();
+        // That it is up says nothing.
+        rig.set_up("vf0", true);
+        rig.lends(&config);
+        uses_it(&rig);
+        let told = rig.refuses(&config, Code::InvalidConfig);
+        assert!(told.contains(&format!(r#"device "vf0" of the host is not lent: {why}"#)), "{told}");
+        rig.engine().configure(&settings("policy: {lendable: [vf0]}"));
+        rig.add(&config).unwrap();
+    }
+}
+
+#[test]
+fn a_vf_with_an_address_of_the_nodes_is_lent_by_sriov_to_the_administrator_and_to_no_tenant() {
+    let text =
+        r#"{"cniVersion":"1.0.0","name":"net","type":"sriov","capabilities":{"deviceID":true},"ipam":{}}"#;
+    let add = |rig: &Rig| rig.add_definition_with("", "a", "net1", text, &json!({"deviceID": VF}));
+    let rig = Rig::new();
+    rig.set_up("vf0", true);
+    let address = rig.use_it("vf0");
+    let before = rig.state();
+    let refused = add(&rig).unwrap_err();
+    assert_eq!((refused.code, rig.state()), (Code::InvalidConfig, before), "{refused}");
+    let why = r#"device "vf0" of the host is not lent: it has the address 192.0.2.7/24"#;
+    assert!(refused.msg.contains(why), "{refused}");
+    rig.lends(&pools::config(VF, r#","ipam":{}"#));
+    // One that the kernel gives whatever is up is nobody's.
+    let (index, net) = (rig.index("vf0"), "fe80::7/64".parse().unwrap());
+    rig.in_host(Op::AddAddress(Address { index, net, ..address }));
+    add(&rig).unwrap();
+}
+
+#[test]
+fn a_vf_with_an_address_of_the_nodes_that_kubelet_gave_to_the_pod_is_lent_by_a_tenants_definition_too() {
+    let (rig, _kubelet) = with_another_plugin();
+    rig.set_up("vf0", true);
+    rig.use_it("vf0");
+    let text =
+        r#"{"cniVersion":"1.0.0","name":"net","type":"sriov","capabilities":{"deviceID":true},"ipam":{}}"#;
+    let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0";
+    rig.add_definition_with(args, "ran", "net1", text, &json!({"deviceID": VF})).unwrap();
+}
+
+#[test]
+fn a_vf_that_is_the_uplink_of_a_switch_is_not_lent_by_sriov_either() {
+    let rig = Rig::with_sockets();
+    let (_server, _ports) = switch(&rig);
+    rig.set_up("vf0", true);
+    rig.of(Command::Add, "c9", &uplinks::config(r#","master":"vf0""#)).unwrap();
+    let why = rig.refuses(&pools::config(VF, r#","ipam":{}"#), Code::InvalidConfig);
+    assert!(why.contains(r#"interface "vf0" is the uplink of vhost-user network "blue""#), "{why}");
 }
 
 #[test]

@@ -23,10 +23,15 @@ impl Pool {
         }
     }
 
-    /// Whether one that was allocated and had to be prepared first is ready for its pod. If not, the pod is refused it.
+    /// Whether one that was allocated and had to be waited for is ready for its pod, or lent still, so that its ADD waits. If not, the pod
+    /// is refused it.
     pub fn allocated_when_ready(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
-        if matches!(member.state, MemberState::Ready { allocated: true, .. }) && member.hold.is_none() {
+        let is_its = matches!(
+            member.state,
+            MemberState::Ready { allocated: true, .. } | MemberState::Lent { allocated: true, .. }
+        );
+        if is_its && member.hold.is_none() {
             return Ok(());
         }
         member.set_allocated(false);

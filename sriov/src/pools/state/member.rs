@@ -363,6 +363,11 @@ impl Member {
         matches!(self.hold, Some(Hold::Quarantined(_)))
     }
 
+    /// Whether its allocator has given it to a pod as it was ready, which may have it in its hands.
+    pub fn is_given(&self) -> bool {
+        matches!(self.state, MemberState::Ready { allocated: true, .. })
+    }
+
     /// Whether it is what a draw may give.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, MemberState::Ready { allocated: false, .. }) && self.hold.is_none()

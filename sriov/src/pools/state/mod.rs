@@ -412,8 +412,13 @@ impl Pool {
                 }
             }
             Some(Hold::Dismissed(before)) => *before = None,
-            // It is being tried already, and after a pause again.
-            Some(Hold::Unclean(_)) => member.forget_failures(),
+            // It stays held until it was bound anew. That is tried at once, and not when the pause after the last try is over.
+            Some(Hold::Unclean(_)) => {
+                member.forget_failures();
+                if member.state == MemberState::Idle {
+                    member.pass_on(MemberState::Due);
+                }
+            }
             Some(Hold::Drained) | None => {}
         });
     }

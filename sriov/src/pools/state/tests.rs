@@ -340,6 +340,36 @@ fn one_that_a_pod_has_left_unclean_is_quarantined_until_it_was_bound_anew_whatev
 }
 
 #[test]
+fn one_that_a_pod_has_left_unclean_is_prepared_when_it_is_released_whatever_it_is_in() {
+    let unclean = |n| Member { hold: Some(Hold::Unclean("a program".to_owned())), ..member(n) };
+    let mut pool = Pool::new(Stock::default());
+    pool.appeared(unclean(0));
+    pool.appeared(Member { state: MemberState::Due(Pending::default()), ..unclean(1) });
+    assert_eq!(pool.due(later()), [Task::Prepare(address(1))]);
+    let now = Instant::now();
+    pool.failed(address(1), "no answer", now);
+    assert_eq!(pool.due(now), []);
+    (0..2).for_each(|n| pool.release(address(n)));
+    assert_eq!(pool.lend(address(1)), Err(Refusal::NotYet("quarantined: a program".to_owned())));
+    assert_eq!(pool.due(now), [Task::Prepare(address(0)), Task::Prepare(address(1))]);
+    (0..2).for_each(|n| pool.prepared(address(n)));
+    assert_eq!(ready(&pool), 2);
+}
+
+#[test]
+fn x07_one_that_was_allocated_and_is_lent_when_kubelet_has_waited_long_enough_is_the_next_pods_still() {
+    let mut pool = pool(2, Stock::default());
+    settle(&mut pool);
+    (0..2).for_each(|n| pool.lend(address(n)).unwrap());
+    pool.allocate(address(0)).unwrap();
+    assert_eq!(pool.allocated_when_ready(address(0)), Ok(()));
+    assert_eq!(pool.allocated_when_ready(address(1)), Err(Refusal::Lent), "which nobody has allocated");
+    pool.returned(address(0));
+    settle(&mut pool);
+    assert_eq!(pool.member(address(0)).unwrap().state_name(), "given");
+}
+
+#[test]
 fn one_that_a_pod_has_left_unclean_and_that_fails_twice_is_quarantined_for_both_until_it_is_released() {
     let mut pool = pool(1, Stock::default());
     let vf = address(0);

@@ -73,6 +73,36 @@ fn a_pool_that_matches_no_vf_is_told_with_the_selectors_that_matched_nothing() {
 }
 
 #[test]
+fn what_a_pool_asks_for_and_no_pod_gets_is_told_and_costs_no_other_vf_its_pool() {
+    let both = "{linkTypes: [ether, infiniband]}";
+    for (pools, told) in [
+        (format!("{{name: a, selectors: {both}}}"), None),
+        (
+            format!("{{name: ib, selectors: {{linkTypes: [infiniband]}}}}, {{name: a, selectors: {both}}}"),
+            Some(r#"pool "ib": linkTypes: [infiniband] selects VFs of InfiniBand, which are not served yet"#),
+        ),
+        (
+            "{name: a, selectors: [{vendors: ['8086']}, {pKeys: ['0x8abc']}]}".to_owned(),
+            Some(r#"pool "a": pKeys selects VFs of InfiniBand, which are not served yet"#),
+        ),
+        (
+            "{name: a, selectors: [{vendors: ['8086']}, {isRdma: true}], driver: vfio-pci}".to_owned(),
+            Some(r#"pool "a": isRdma selects VFs by their RDMA devices, and under vfio-pci no pod gets one"#),
+        ),
+    ] {
+        let mut rig = with(&format!("pools: [{pools}]"));
+        [(VF, "vf0"), (SECOND, "vf1")].iter().for_each(|(vf, name)| rig.speaks(vf, name, "1\n"));
+        rig.restart();
+        rig.keep();
+        let notices = rig.table()["notices"].clone();
+        assert_eq!(rig.states(), ["ready", "ready"], "{pools}: {notices}");
+        let all = notices.as_array().unwrap();
+        assert!(all.iter().all(|one| one["wrong"] == false), "{notices}");
+        assert_eq!(all.first().and_then(|one| one["seen"].as_str()), told, "{pools}: {notices}");
+    }
+}
+
+#[test]
 fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
     let mut rig = with("");
     let file = rig.dir.path().join("config.json");

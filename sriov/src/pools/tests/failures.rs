@@ -149,6 +149,44 @@ fn an_interface_that_was_set_up_by_hand_is_ready_all_the_same() {
 }
 
 #[test]
+fn a_ready_vf_to_which_udev_gives_an_alternative_name_stays_ready_and_is_given_back_without_it() {
+    let before = with(POOL).machine();
+    let rig = kept(POOL);
+    let index = rig.at_home().unwrap().index;
+    rig.in_host(Op::AddAltName { index, name: "enx020000000007".into() });
+    rig.kernel.forget_calls();
+    rig.pools().device_events(&[DeviceEvent::Pci { device: VF.to_owned(), action: Action::Bound }]);
+    rig.look(Look::News);
+    rig.check_pools();
+    assert_eq!((rig.changes(), rig.states()), (0, vec!["ready".to_owned(), "ready".to_owned()]));
+    rig.order(Verb::Drain, "radio");
+    assert_eq!(rig.machine(), before);
+}
+
+#[test]
+fn vfs_that_speak_infiniband_are_left_alone_and_given_back_where_a_pool_has_had_them() {
+    let mut rig = with(POOL);
+    let before = rig.machine();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"], "as an earlier release has had them");
+    rig.speaks(VF, "vf0", "32\n");
+    rig.check_pools();
+    assert_eq!(rig.states(), ["foreign", "ready"]);
+    let row = rig.members().remove(0);
+    assert!(row["reason"].as_str().unwrap().contains("speaks InfiniBand, which is not served yet"), "{row}");
+    rig.configure("pools: []");
+    assert_eq!((rig.members().len(), rig.machine()), (0, before));
+    // Before anything is done to them; one without an interface goes by its PF.
+    fs::remove_dir_all(rig.sys().join("bus/pci/devices").join(VF).join("net")).unwrap();
+    rig.speaks(SECOND, "vf1", "32\n");
+    rig.speaks(PHYSICAL, PF, "32\n");
+    rig.kernel.forget_calls();
+    rig.configure(POOL);
+    assert_eq!((rig.changes(), rig.states()), (0, vec!["foreign".to_owned(), "foreign".to_owned()]));
+}
+
+#[test]
 fn what_is_a_member_no_more_stays_on_record_until_it_can_be_given_back() {
     let mut rig = with(POOL);
     let before = rig.machine();
@@ -265,7 +303,9 @@ fn rdma_devices_of_one_namespace_alone_hinder_no_vf_under_vfio_and_no_giving_bac
     let mode = sys.join("module/ib_core/parameters/netns_mode");
     fs::create_dir_all(mode.parent().unwrap()).unwrap();
     fs::write(&mode, "N\n").unwrap();
-    fs::create_dir_all(sys.join("bus/pci/devices").join(SECOND).join("infiniband/mlx5_2")).unwrap();
+    for dir in ["infiniband/mlx5_2", "infiniband_verbs/uverbs2"] {
+        fs::create_dir_all(rig.device(SECOND).join(dir)).unwrap();
+    }
     rig.restart();
     rig.keep();
     rig.check_pools();
@@ -328,4 +368,29 @@ fn a_vf_on_which_a_pods_program_is_again_after_it_was_bound_anew_is_not_verified
     rig.kernel.attach_when_bound(VF, None);
     rig.order(Verb::Release, VF);
     assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn k26_one_that_its_pod_has_left_unclean_is_tried_at_once_when_it_is_released_by_its_address() {
+    let rig = kept(POOL);
+    let lent = rig.pools().lend(pci(VF), Instant::now()).ok().unwrap();
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    lent.keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    rig.kernel.set_dead(VF, true);
+    rig.pools().work_here();
+    assert_eq!(rig.states(), ["quarantined", "ready"]);
+    rig.kernel.set_dead(VF, false);
+    let released = std::thread::scope(|scope| {
+        let ordered = scope.spawn(|| rig.pools().order(Verb::Release, VF, nobody()).unwrap());
+        let until = Instant::now() + Duration::from_secs(10);
+        // No pause ends meanwhile.
+        while !ordered.is_finished() && Instant::now() < until {
+            rig.pools().work_here();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        rig.pools().stop();
+        ordered.join().unwrap()
+    });
+    assert_eq!(released[0]["state"], "ready", "{released}");
 }

@@ -94,6 +94,126 @@ fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
     assert!(rig.kernel.host().unwrap().link_by_name("of-that-boot").unwrap().is_none());
 }
 
+/// The next boot: records are of another one, and marks are gone.
+fn reboot(rig: &mut Rig) {
+    rig.rewrite_records(|record| record["was"]["bootId"] = "another".into());
+    fs::remove_dir_all(rig.dir.path().join("run/pools")).unwrap();
+    rig.restart();
+    rig.keep();
+}
+
+#[test]
+fn x24_what_a_pod_has_left_on_a_vf_is_gone_with_a_reboot() {
+    let mut rig = kept(POOL);
+    let lent = rig.pools().lend(pci(VF), Instant::now()).ok().unwrap();
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    lent.keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    reboot(&mut rig);
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let file = fs::read_to_string(rig.dir.path().join(format!("state/pools/{VF}.json"))).unwrap();
+    assert!(!file.contains("XDP"), "{file}");
+}
+
+const RDMA: &str = "pools: [{name: radio, selectors: {vendors: ['8086'], isRdma: true}}]";
+
+/// VFs with RDMA devices, everything ready; and the lasting MAC address of the first one.
+fn with_rdma() -> (Rig, Option<fairlead_host::Mac>) {
+    let mut rig = with(RDMA);
+    [VF, SECOND].iter().for_each(|vf| rig.kernel.add_rdma(vf).unwrap());
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let mac = rig.settings().mac;
+    (rig, mac)
+}
+
+#[test]
+fn x17_a_vf_whose_rdma_device_goes_with_its_driver_stays_its_pools_while_it_has_none() {
+    for is_told_by_record in [true, false] {
+        let (mut rig, mac) = with_rdma();
+        rig.kernel.unbind(VF).unwrap(); // as in the middle of its preparation
+        if !is_told_by_record {
+            // As an earlier release has left it.
+            rig.rewrite_records(|record| drop(record["was"].as_object_mut().unwrap().remove("rdma")));
+            rig.restart();
+        }
+        rig.look(Look::Quick);
+        assert_eq!(rig.members().len(), 2);
+        assert!(!rig.states().contains(&"draining".to_owned()), "{:?}", rig.states());
+        rig.check_pools();
+        assert_eq!((rig.states(), rig.settings().mac), (vec!["ready".to_owned(); 2], mac));
+    }
+}
+
+#[test]
+fn x17_a_vf_that_has_its_rdma_device_no_more_is_given_to_nobody_where_its_pool_goes_by_that() {
+    let (rig, _) = with_rdma();
+    rig.take_rdma(VF);
+    rig.look(Look::Thorough);
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    rig.pools().work_here();
+    assert_eq!(rig.states(), ["ready", "ready"], "bound anew it has one again");
+}
+
+#[test]
+fn x17_a_vf_whose_rdma_module_is_away_waits_for_it_and_is_not_quarantined() {
+    let (rig, mac) = with_rdma();
+    rig.unload_rdma(VF);
+    rig.check_pools();
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    assert!(rig.pools().lock().member(pci(VF)).unwrap().1.is_hindered(), "it is no fault of the VF");
+    let reason = rig.members()[0]["reason"].to_string();
+    assert!(reason.contains("see that the driver's module for RDMA is loaded"), "{reason}");
+    rig.kernel.add_rdma(VF).unwrap();
+    rig.keep_on();
+    assert_eq!((rig.states(), rig.settings().mac), (vec!["ready".to_owned(); 2], mac));
+}
+
+#[test]
+fn x17_a_vf_is_ready_when_its_rdma_device_has_its_node_for_verbs_too() {
+    let (rig, _) = with_rdma();
+    rig.unload_rdma(VF);
+    rig.look(Look::Thorough);
+    // The kernel makes the device first.
+    fs::create_dir_all(rig.device(VF).join("infiniband/mlx5_9")).unwrap();
+    let has_waited = std::thread::scope(|scope| {
+        let working = scope.spawn(|| rig.pools().work_here());
+        std::thread::sleep(Duration::from_millis(200));
+        let is_at_work = !working.is_finished();
+        fs::create_dir_all(rig.device(VF).join("infiniband_verbs/uverbs9")).unwrap();
+        working.join().unwrap();
+        is_at_work
+    });
+    assert_eq!((has_waited, rig.states()), (true, vec!["ready".to_owned(); 2]));
+}
+
+#[test]
+fn a_vf_whose_pool_does_not_ask_for_its_rdma_device_is_cleaned_without_waiting_for_that() {
+    let mut rig = with(POOL);
+    rig.kernel.add_rdma(VF).unwrap();
+    rig.restart();
+    rig.keep();
+    rig.unload_rdma(VF);
+    rig.pools().lend(pci(VF), Instant::now()).unwrap().keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    let begun = Instant::now();
+    rig.pools().work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert!(begun.elapsed() < crate::vf_netdev::APPEARS);
+}
+
+#[test]
+fn x24_a_vf_whose_rdma_device_comes_late_after_a_reboot_keeps_its_mac_address() {
+    let (mut rig, mac) = with_rdma();
+    [VF, SECOND].iter().for_each(|vf| rig.take_rdma(vf));
+    reboot(&mut rig);
+    assert_eq!((rig.members().len(), rig.records().len()), (0, 2));
+    [VF, SECOND].iter().for_each(|vf| rig.kernel.add_rdma(vf).unwrap());
+    rig.keep();
+    assert_eq!((rig.states(), rig.settings().mac), (vec!["ready".to_owned(); 2], mac));
+}
+
 #[test]
 fn x24_vfs_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
     let mut rig = kept(POOL);

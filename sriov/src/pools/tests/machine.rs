@@ -55,6 +55,24 @@ impl Rig {
         symlink(format!("../{address}"), self.virtfn(number(address))).unwrap();
     }
 
+    /// Its driver has not made the RDMA device of a VF yet, or makes it no more.
+    pub(super) fn take_rdma(&self, address: &str) {
+        for kind in ["infiniband", "infiniband_mad", "infiniband_verbs"] {
+            fs::remove_dir_all(self.device(address).join(kind)).unwrap();
+        }
+    }
+
+    /// The module that makes RDMA devices of a VF for its driver is away.
+    pub(super) fn unload_rdma(&self, address: &str) {
+        self.kernel.stop_rdma(address).unwrap();
+        self.take_rdma(address);
+    }
+
+    /// What the interface of a device speaks, by the kernel's number for that.
+    pub(super) fn speaks(&self, address: &str, interface: &str, link_type: &str) {
+        fs::write(self.device(address).join("net").join(interface).join("type"), link_type).unwrap();
+    }
+
     /// The PF tells of no virtual one.
     pub(super) fn without_vfs(&self) {
         for number in 0..2 {
@@ -62,7 +80,7 @@ impl Rig {
         }
     }
 
-    fn device(&self, address: &str) -> PathBuf {
+    pub(super) fn device(&self, address: &str) -> PathBuf {
         self.dir.path().join("sys/bus/pci/devices").join(address)
     }
 

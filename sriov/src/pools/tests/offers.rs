@@ -102,3 +102,87 @@ fn x07_a_vf_that_was_allocated_without_an_add_is_cleaned_before_it_is_allocated_
     assert!(refused.contains("make room in the run directory"), "{refused}");
     assert_eq!(rig.states(), ["given", "ready"]);
 }
+
+/// A pool of VFs with RDMA devices, everything ready.
+fn with_rdma() -> Rig {
+    rdma_vfs(&RADIO.replace("['8086']", "['8086'], isRdma: true"))
+}
+
+/// The same with these pools.
+fn rdma_vfs(text: &str) -> Rig {
+    let mut rig = with(text);
+    [VF, SECOND].iter().for_each(|vf| rig.kernel.add_rdma(vf).unwrap());
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig
+}
+
+/// The RDMA device of a VF and its nodes, as they are now.
+fn rdma_of(rig: &Rig, vf: &str) -> crate::Rdma {
+    rig.pools().provisioner.inventory.rdma(pci(vf)).unwrap()
+}
+
+#[test]
+fn x07_the_rdma_nodes_that_a_pod_gets_are_those_that_its_vf_has_when_it_was_cleaned() {
+    let rig = with_rdma();
+    assert_eq!(rig.allocate(VF).unwrap().rdma.unwrap(), rdma_of(&rig, VF));
+    let before = rdma_of(&rig, VF);
+    let again = rig.allocate(VF).unwrap().rdma.unwrap();
+    assert_ne!(again, before, "it was bound anew");
+    assert_eq!(again, rdma_of(&rig, VF));
+}
+
+#[test]
+fn x07_an_rdma_vf_that_its_last_pod_has_still_is_waited_for() {
+    let rig = with_rdma();
+    rig.pools().lend(pci(VF), Instant::now()).unwrap().keep();
+    let offer = rig.offer("intel.com/radio");
+    let told = std::thread::scope(|scope| {
+        let answered = scope.spawn(|| offer.allocate(pci(VF)));
+        std::thread::sleep(Duration::from_millis(100));
+        let waits = !answered.is_finished();
+        rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+        rig.pools().work_here();
+        (waits, answered.join().unwrap())
+    });
+    assert_eq!((told.0, told.1.unwrap().rdma.unwrap()), (true, rdma_of(&rig, VF)));
+    assert_eq!(rig.states(), ["given", "ready"]);
+    // Without RDMA its ADD waits instead, and kubelet is answered at once: also where another selector of the pool says isRdma.
+    for selectors in ["{vendors: ['8086']}", "[{pfNames: ['pf0#0']}, {isRdma: true}]"] {
+        let rig = rdma_vfs(&RADIO.replace("{vendors: ['8086']}", selectors));
+        rig.pools().lend(pci(VF), Instant::now()).unwrap().keep();
+        assert_eq!(rig.offer("intel.com/radio").allocate(pci(VF)).unwrap().rdma, None);
+        assert_eq!(rig.states(), ["lent", "ready"], "{selectors}");
+    }
+}
+
+#[test]
+fn x07_the_pod_of_a_vf_under_vfio_gets_no_rdma_nodes_though_its_selector_says_so() {
+    let rig = rdma_vfs(&RADIO.replace("{vendors: ['8086']}", "{isRdma: true}, driver: vfio-pci"));
+    let access = rig.allocate(VF).unwrap();
+    assert!(access.vfio.is_some() && access.rdma.is_none(), "{access:?}");
+}
+
+#[test]
+fn an_rdma_vf_whose_nodes_cannot_be_told_is_refused_to_kubelet_and_nobodys_after_that() {
+    for has_device in [false, true] {
+        let rig = with_rdma();
+        match has_device {
+            true => fs::remove_dir_all(rig.device(VF).join("infiniband_verbs")).unwrap(),
+            false => rig.take_rdma(VF),
+        }
+        let refused = rig.allocate(VF).unwrap_err();
+        assert!(refused.contains("its driver has made no RDMA device, or no node of it yet"), "{refused}");
+        assert_eq!(rig.states(), ["ready", "ready"]);
+    }
+}
+
+#[test]
+fn x07_one_that_was_given_when_a_daemon_was_killed_that_had_not_noted_it_as_clean_is_given_still() {
+    let mut rig = kept(RADIO);
+    rig.allocate(VF).unwrap();
+    rig.rewrite_records(|record| drop(record.insert("unclean".to_owned(), "a program".into())));
+    rig.restart();
+    assert_eq!(rig.states()[0], "given");
+}

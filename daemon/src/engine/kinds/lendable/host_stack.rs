@@ -8,8 +8,22 @@ use std::collections::BTreeSet;
 use fairlead_host::{Address, Kind, Link, Route};
 use ipnet::IpNet;
 
+use crate::engine::netdev::setup;
+
 /// Kinds of links whose `IFLA_LINK` is the other end of a wire, not a device that they stand on.
 const WIRES: [&str; 3] = ["veth", "vxcan", "netkit"];
+
+/// By whose word a device goes to a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// A tenant's definition.
+    Tenants,
+    /// The administrator's network.
+    Administrators,
+    /// Kubelet's, which gives what a device plugin of the administrator's serves. NetworkManager may have an address and a default route on
+    /// each such VF: those say nothing, but for a route that the node uses before others.
+    Kubelets,
+}
 
 /// Why the host cannot do without a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,19 +94,20 @@ fn stands_on(upper: &Link, lower: &Link) -> bool {
 }
 
 /// Whether the host can do without a device; `addresses` are those of its stack. An address alone, or a peer in another namespace, refuses
-/// it only to a tenant (`by_tenant`); to the administrator the first one is told.
+/// it only to a tenant; to others the first one is told.
 pub(super) fn judge(
     stack: &[&Link],
     links: &[Link],
     routes: &[Route],
     addresses: &[Address],
-    by_tenant: bool,
+    word: Word,
 ) -> Result<Option<InUse>, InUse> {
     // The device itself is the first of its stack.
     let upper =
         |index: u32| stack.iter().skip(1).find(|link| link.index == index).map(|link| link.name.clone());
     let is_of_stack = |index: u32| stack.iter().any(|link| link.index == index);
-    let mut defaults = routes.iter().filter(|route| is_default(&route.dst));
+    let counts = |route: &Route| word != Word::Kubelets || is_used_first(route, routes);
+    let mut defaults = routes.iter().filter(|route| is_default(&route.dst) && counts(route));
     if let Some(route) = defaults.clone().find(|route| is_of_stack(route.index)) {
         return Err(InUse::DefaultRoute { upper: upper(route.index) });
     }
@@ -114,7 +129,7 @@ pub(super) fn judge(
     let leads_away =
         stack.first().is_some_and(|link| link.kind.name() == "veth" && link.parent_nsid.is_some());
     match addressed.or_else(|| leads_away.then_some(InUse::PeerElsewhere)) {
-        Some(used) if by_tenant => Err(used),
+        Some(used) if word == Word::Tenants => Err(used),
         told => Ok(told),
     }
 }
@@ -123,6 +138,17 @@ pub(super) fn judge(
 /// all that IPv6 has given out (`2000::/3`).
 fn is_default(dst: &IpNet) -> bool {
     dst.prefix_len() <= if dst.addr().is_ipv6() { 3 } else { 1 }
+}
+
+/// Whether no other route of the main table to the same destination goes before it. One of another table is for what its rules say.
+fn is_used_first(route: &Route, routes: &[Route]) -> bool {
+    let is_main = |route: &Route| route.table.is_none_or(setup::is_main);
+    let before = |other: &Route| {
+        is_main(other)
+            && other.dst == route.dst
+            && other.priority.unwrap_or_default() < route.priority.unwrap_or_default()
+    };
+    is_main(route) && !routes.iter().any(before)
 }
 
 /// Whether somebody has given the address to the node: link-local ones the kernel makes by itself.

@@ -11,16 +11,19 @@
 //!
 //! A device with addresses, and a veth whose peer another namespace has, are refused to a tenant's definition. The administrator's own gets
 //! them, and that is logged.
+//!
+//! The netdev of a VF that type `sriov` takes is judged alike, unless its pool has it ready; whose the VF is, its reservation has settled.
 
 mod host_stack;
 
+use host_stack::Word;
 pub(super) use host_stack::stack;
 
 use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Address, Kind, Link, Net, NetError};
-use fairlead_sriov::PciAddr;
+use fairlead_sriov::{PciAddr, VfDevice, vf_netdev};
 
 use super::sriov::{reserve_alone, unusable, vf_not_to_be_had};
 use super::{Kinds, Leftovers, NotAttached, Owners, Reservation};
@@ -82,7 +85,7 @@ pub(super) fn reserve<'k>(
         kinds.sriov.must_be_given(request, device).map_err(NotAttached::by_code)?;
     }
     if !is_allowed {
-        must_be_dispensable(host.as_mut(), &link, request).map_err(NotAttached::by_code)?;
+        must_be_dispensable(host.as_mut(), &link, request, word_of(request)).map_err(NotAttached::by_code)?;
     }
     Ok(Reservation::Device(LendableDevice { link, address, _lock: lock }))
 }
@@ -102,10 +105,23 @@ pub(super) fn must_be_free(
             return Err(refused(link, &why).with("name another device"));
         }
     }
-    match kinds.policy.get().lendable.contains(&link.name) {
-        true => Ok(()),
-        false => must_be_dispensable(host, link, request),
-    }
+    must_be_dispensable_or_named(kinds, host, request, link, word_of(request))
+}
+
+/// Refuses a VF by what the node, or a switch of it, uses of its netdev.
+pub(super) fn vf_must_be_dispensable(
+    kinds: &Kinds,
+    request: &AttachmentRequest<'_>,
+    vf: &VfDevice,
+) -> Result<(), CniError> {
+    let told = |e: NetError| errors::kernel(&request.key.network, "looking at the VF's interface", &e);
+    let mut host = kinds.kernel.host().map_err(told)?;
+    let link = vf_netdev::interface(host.as_mut(), vf.address, &vf.interfaces).map_err(told)?;
+    // A VF whose netdev is in another namespace is refused when it is planned.
+    let Some(link) = link else { return Ok(()) };
+    kinds.vhost_user.must_get_frames(link.index, None)?;
+    let word = if kinds.sriov.is_served(request, vf.address) { Word::Kubelets } else { word_of(request) };
+    must_be_dispensable_or_named(kinds, host.as_mut(), request, &link, word)
 }
 
 /// The device on a bus that a link is the netdev of. What stands on one, as a VLAN does, is no device.
@@ -186,11 +202,30 @@ pub(super) fn down_from(host: &mut dyn Net, index: u32) -> Result<Vec<Link>, Net
     Ok(found)
 }
 
+fn word_of(request: &AttachmentRequest<'_>) -> Word {
+    if request.namespace.is_some() { Word::Tenants } else { Word::Administrators }
+}
+
+/// Refuses what the node itself uses, unless its configuration allows that by name.
+fn must_be_dispensable_or_named(
+    kinds: &Kinds,
+    host: &mut dyn Net,
+    request: &AttachmentRequest<'_>,
+    link: &Link,
+    word: Word,
+) -> Result<(), CniError> {
+    match kinds.policy.get().lendable.contains(&link.name) {
+        true => Ok(()),
+        false => must_be_dispensable(host, link, request, word),
+    }
+}
+
 /// Refuses what the node itself uses.
 fn must_be_dispensable(
     host: &mut dyn Net,
     link: &Link,
     request: &AttachmentRequest<'_>,
+    word: Word,
 ) -> Result<(), CniError> {
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at what the host uses", &e);
     let (links, routes) = (host.links().map_err(told)?, host.routes().map_err(told)?);
@@ -199,9 +234,7 @@ fn must_be_dispensable(
     for part in &stack {
         addresses.extend(host.addresses(part.index).map_err(told)?);
     }
-    // The administrator may mean it. A tenant may not.
-    let by_tenant = request.namespace.is_some();
-    match host_stack::judge(&stack, &links, &routes, &addresses, by_tenant) {
+    match host_stack::judge(&stack, &links, &routes, &addresses, word) {
         Ok(None) => Ok(()),
         Ok(Some(used)) => {
             tracing::warn!(container = %request.key.container, network = %request.key.network, ifname = %request.key.ifname,

@@ -127,6 +127,11 @@ impl SriovServices {
         Ok(self.announced.vf(is_its))
     }
 
+    /// Whether a device plugin is known to serve this VF: then an ADD has it only where kubelet has given it to the pod.
+    pub(crate) fn is_served(&self, request: &AttachmentRequest<'_>, vf: PciAddr) -> bool {
+        self.resource_that_serves(request, &vf.to_string()).is_some()
+    }
+
     /// The resource under which a device plugin is known to serve a device: by our own pools, or as kubelet tells.
     fn resource_that_serves(&self, request: &AttachmentRequest<'_>, id: &str) -> Option<String> {
         if !self.pod_resources.is_expected() {

@@ -30,11 +30,8 @@ impl SriovServices {
     /// Offers kubelet the pools of VFs and ports that it allocates from, as they are configured. Before the first look it is offered nothing: an
     /// empty list would take away what its pods were promised.
     pub(crate) fn offer_to_kubelet(&self, ports: &PortPools) {
-        if !self.pools.is_looked_at() {
-            return;
-        }
-        if let Err(error) = self.device_offers.offer(&self.pools, ports) {
-            tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
+        if self.pools.is_looked_at() {
+            self.device_offers.offer(&self.pools, ports);
         }
     }
 }

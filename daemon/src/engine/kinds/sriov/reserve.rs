@@ -1,4 +1,5 @@
-//! Reserves a VF for one ADD: chooses it, keeps everybody else from it, and refuses one that does not suit or is not near the pod.
+//! Reserves a VF for one ADD: chooses it, keeps everybody else from it, and refuses one that does not suit, is not near the pod or is what
+//! the node lives on.
 //!
 //! What is reserved here is free again when the reservation is dropped, until the intent is on record. Nothing is changed.
 
@@ -18,7 +19,7 @@ use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::keyed_locks::KeyedLock;
-use crate::engine::kinds::{Leftovers, NotAttached, Owners};
+use crate::engine::kinds::{Kinds, Leftovers, NotAttached, Owners, lendable};
 use crate::engine::netdev::POLL;
 use crate::store::{Attachment, Phase};
 
@@ -69,7 +70,7 @@ impl SriovServices {
         &self,
         wanted: Sriov,
         owners: &dyn Owners,
-        leftovers: &dyn Leftovers,
+        kinds: &Kinds,
         request: &AttachmentRequest<'_>,
     ) -> Result<(Sriov, ReservedVf<'_>), NotAttached> {
         let ready = wanted.address().is_ok_and(|address| self.pools.has_ready(address, |_| true));
@@ -79,7 +80,7 @@ impl SriovServices {
             self.wait_for_first_look(request)?;
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
-        let reserved = self.reserve_device(&wanted, owners, leftovers, request)?;
+        let reserved = self.reserve_device(&wanted, owners, kinds, request)?;
         let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
@@ -102,18 +103,18 @@ impl SriovServices {
         &self,
         wanted: &Sriov,
         owners: &dyn Owners,
-        leftovers: &dyn Leftovers,
+        kinds: &Kinds,
         request: &AttachmentRequest<'_>,
     ) -> Result<ReservedVf<'_>, NotAttached> {
         // After the deadline nobody waits for the answer any more.
         let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
         let (reservation, mut locality, mut locks) = match &wanted.device {
             Device::OfPool(pool) => {
-                let (reservation, locality) = self.draw(leftovers, request, pool, limit)?;
+                let (reservation, locality) = self.draw(kinds, request, pool, limit)?;
                 (reservation, locality, Vec::new())
             }
             Device::Known(_) | Device::OfResource(_) => {
-                let (reservation, lock) = self.take(wanted.address()?, owners, leftovers, limit)?;
+                let (reservation, lock) = self.take(wanted.address()?, owners, kinds, limit)?;
                 (reservation, None, vec![lock])
             }
         };
@@ -130,6 +131,9 @@ impl SriovServices {
                 reservation.doubt();
                 return Err(NotAttached::by_code(unfit));
             }
+        } else if reservation.known().is_none() {
+            // One that is ready was looked at by its pool, which has none that somebody uses.
+            lendable::vf_must_be_dispensable(kinds, request, &device).map_err(NotAttached::by_code)?;
         }
         Ok(ReservedVf { device, driver, reservation, locality, _locks: locks })
     }

@@ -88,7 +88,8 @@ impl Watched {
                     let task = self.tasks.remove(at);
                     self.ends(task);
                 }
-                self.pool.allocated_when_ready(address).is_ok()
+                // Of one that is lent the next pod waits until the last one has gone.
+                self.pool.allocated_when_ready(address).is_ok() && !self.lent.contains(&address)
             }
             Err(_) => return,
         };

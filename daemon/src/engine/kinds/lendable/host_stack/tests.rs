@@ -37,7 +37,7 @@ fn judged(
     let stack = stack(device, links);
     let of_stack = |a: &&Address| stack.iter().any(|link| link.index == a.index);
     let addresses: Vec<Address> = addresses.iter().filter(of_stack).cloned().collect();
-    judge(&stack, links, routes, &addresses, false)
+    judge(&stack, links, routes, &addresses, Word::Administrators)
 }
 
 /// Two NICs in a bond with a VLAN, a NIC in a bridge, one of its own, and a wire.
@@ -56,6 +56,20 @@ fn node() -> Vec<Link> {
         on(link(10, "wire1", "veth"), 9),
         on(link(11, "ens4.5", "vlan"), 8),
     ]
+}
+
+#[test]
+fn of_what_kubelet_gives_only_the_default_route_that_the_node_uses_first_counts() {
+    let node = node();
+    let own = [address(8, "192.0.2.7/24")];
+    let by = |metric, table| Route { priority: Some(metric), ..default_route(8, table, false) };
+    let judged = |routes: &[Route]| judge(&[&node[6]], &node, routes, &own, Word::Kubelets);
+    let first = Route { priority: Some(100), ..default_route(9, 254, false) };
+    let leased = judged(&[first.clone(), by(101, 254), by(1, 1000)]);
+    assert_eq!(leased, Ok(Some(InUse::Addressed { address: own[0].net, upper: None })));
+    for routes in [vec![by(101, 254)], vec![first, by(99, 254)]] {
+        assert_eq!(judged(&routes), Err(InUse::DefaultRoute { upper: None }));
+    }
 }
 
 #[test]
@@ -107,9 +121,9 @@ fn an_address_is_told_and_refuses_only_where_that_is_wanted() {
     let told = judged("ens4", &node, &[], &own).unwrap().unwrap();
     assert_eq!(told.to_string(), r#"it has the address 192.0.2.7/24, through "ens4.5" above it"#);
     let stack = stack(&node[6], &node);
-    assert_eq!(judge(&stack, &node, &[], &own, true), Err(told));
+    assert_eq!(judge(&stack, &node, &[], &own, Word::Tenants), Err(told));
     let local = [address(8, "fe80::1/64"), address(8, "169.254.0.1/16")];
-    assert_eq!(judge(&stack, &node, &[], &local, true), Ok(None));
+    assert_eq!(judge(&stack, &node, &[], &local, Word::Tenants), Ok(None));
 }
 
 #[test]
@@ -123,10 +137,10 @@ fn a_ring_of_links_is_gone_through_once() {
 fn the_hosts_end_of_a_pods_veth_is_refused_to_a_tenant_and_told_to_the_administrator() {
     let end = Link { parent: Some(7), parent_nsid: Some(fairlead_host::Nsid(3)), ..link(5, "end", "veth") };
     let free = Link { parent: Some(7), ..link(6, "free", "veth") };
-    let of = |link: &Link, by_tenant| judge(&[link], std::slice::from_ref(link), &[], &[], by_tenant);
-    assert_eq!(of(&end, true), Err(InUse::PeerElsewhere));
-    assert_eq!(of(&end, false), Ok(Some(InUse::PeerElsewhere)));
-    assert_eq!(of(&free, true), Ok(None));
+    let of = |link: &Link, word| judge(&[link], std::slice::from_ref(link), &[], &[], word);
+    assert_eq!(of(&end, Word::Tenants), Err(InUse::PeerElsewhere));
+    assert_eq!(of(&end, Word::Administrators), Ok(Some(InUse::PeerElsewhere)));
+    assert_eq!(of(&free, Word::Tenants), Ok(None));
 }
 
 #[test]
