@@ -169,10 +169,14 @@ the_switch_anew() {
 }
 
 # taken_again COMMAND…: DPDK's virtio_user, as a server on a busy machine, can miss a connection that comes while it is still ending the one
-# before: it hears of the next one. Nobody but OVS makes it, and the command has it do so; docs/vhost-user.md has it.
+# before: it hears of the next one, which it may miss as well. Nobody but OVS makes it, and the command has it do so (docs/vhost-user.md).
 taken_again() {
-    eventually 15 connected 2 && return
-    "$@"
+    local try
+    for try in 1 2 3; do
+        eventually 10 connected 2 && return
+        echo "missed a connection for the ${try}th time"
+        "$@"
+    done
     eventually 30 connected 2
 }
 switch_again() { ended vswitchd && switch_start; }

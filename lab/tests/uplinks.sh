@@ -92,6 +92,24 @@ bond_of_a_veth() {
     far_end
 }
 
+# The bond itself would get the VLAN's frames without their tag.
+vlan_of_a_bond() {
+    far_veth
+    ip -n far link add link far0 name far0.5 type vlan id 5
+    far_addresses far far0.5
+    ip -n far link set far0.5 up
+    ip link set up0 down
+    ip link add bond0 type bond mode active-backup miimon 100
+    ip link set up0 master bond0
+    ip link set bond0 up
+    eventually 10 linked "" bond0
+    ip link add link bond0 name bond0.5 type vlan id 5
+    ip link set bond0.5 up
+    frames bond0.5 far generic
+    ip link del bond0
+    far_end
+}
+
 bond_of_a_nic() {
     bond "$(nic $PF2)" wire
     ip link set "$(nic $PF2)" down
@@ -117,6 +135,7 @@ vf() {
 it "the switch and the daemon start" both_start
 it "frames pass over a VLAN's interface on a veth" vlan_of_a_veth
 it "frames pass over a bond of a veth" bond_of_a_veth
+it "frames pass over a VLAN's interface on a bond" vlan_of_a_bond
 it "frames pass over a NIC" nic_itself
 it "frames pass over a bond of a NIC with several queues" bond_of_a_nic
 it "frames pass over a VF" vf

@@ -33,8 +33,8 @@ pub struct FakePorts(Arc<Mutex<Vec<FakePort>>>, Arc<Mutex<Vec<FakeUplink>>>, Arc
 /// A port, its socket, and the NUMA node that was named.
 type FakePort = (PortConfig, Socket, Option<u32>);
 
-/// An uplink, its descriptors, and the NUMA node that was named.
-type FakeUplink = (UplinkConfig, Uplink, Option<u32>);
+/// An uplink, its descriptors, the NUMA node that was named, and whether its sockets count as bound.
+type FakeUplink = (UplinkConfig, Uplink, Option<u32>, bool);
 
 impl FakePorts {
     /// Their names, in the order in which they came.
@@ -50,6 +50,15 @@ impl FakePorts {
     /// A network's uplink.
     pub fn uplink(&self, network: &str) -> Option<UplinkConfig> {
         self.1.lock().iter().find(|(config, ..)| config.network == network).map(|(config, ..)| config.clone())
+    }
+
+    /// Has a network's uplink be one whose sockets nobody has bound, as a daemon leaves it that is killed before it does.
+    ///
+    /// # Panics
+    /// Where the network has none.
+    pub fn leave_unbound(&self, network: &str) {
+        let mut uplinks = self.1.lock();
+        uplinks.iter_mut().find(|(config, ..)| config.network == network).unwrap().3 = false;
     }
 
     /// The one that there is.
@@ -97,7 +106,7 @@ impl PortCommands for FakePorts {
         if self.uplink(&config.network).is_some() {
             return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
         }
-        self.1.lock().push((config, uplink, numa_node));
+        self.1.lock().push((config, uplink, numa_node, true));
         Ok(())
     }
 
@@ -110,9 +119,10 @@ impl PortCommands for FakePorts {
     }
 
     fn uplinks(&self) -> Vec<UplinkView> {
-        let view = |(config, _, numa_node): &FakeUplink| UplinkView {
+        let view = |(config, _, numa_node, bound): &FakeUplink| UplinkView {
             config: config.clone(),
             queues: 1,
+            bound: *bound,
             zero_copy: false,
             lost_frames: 0,
             counters: PortCounters::default(),

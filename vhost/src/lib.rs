@@ -23,6 +23,7 @@ pub mod fake_switch;
 mod fenced;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod interruption;
 pub mod log_limit;
 mod memory;
 mod offload;

@@ -196,6 +196,10 @@ pub struct UplinkView {
     pub config: UplinkConfig,
     /// Receive queues of the interface that are served.
     pub queues: u16,
+    /// All of its sockets are bound to an interface that is there, so that frames come and go. An older switch does not tell it, and
+    /// counts as one whose sockets are.
+    #[serde(default = "is_bound_unless_told")]
+    pub bound: bool,
     /// The driver hands frames over without copying them.
     pub zero_copy: bool,
     /// Frames that came when the kernel had no room for them, since the uplink was added.
@@ -205,6 +209,10 @@ pub struct UplinkView {
     /// The thread that serves it.
     #[serde(default)]
     pub thread: ThreadView,
+}
+
+fn is_bound_unless_told() -> bool {
+    true
 }
 
 /// An address that a network's switch has learnt.

@@ -9,14 +9,17 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fairlead_vhost::dataplane::{PortError, Socket};
+use fairlead_vhost::dataplane::{Event, MemoryBound, MemoryLimits, Options, PortError, Socket};
 use guest::{
-    BASE, BYTES, FEATURES, Guest, NEED_REPLY, Node, PLAIN, RX, SIZE, TX, TX_BUFFERS, exchange, frame,
+    BASE, BYTES, FEATURES, Guest, NEED_REPLY, Node, PLAIN, RX, SIZE, TX, TX_BUFFERS, config, exchange, frame,
     wait_until,
 };
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// A node with two guests that keep to the rules, on ports 1 and 2; port 0 is for one that does not.
 fn node_with_neighbours() -> (Node, Guest, Guest) {
@@ -195,6 +198,35 @@ fn a_guest_that_blocks_its_call_and_streams_messages_is_found_out_by_its_call() 
 }
 
 #[test]
+fn a_guest_whose_call_has_very_many_wait_for_it_harms_only_itself() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let bad = node.guest(0);
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    // 400 epolls watch 400 descriptors each: a write to the eventfd goes through 160,000, for some 20 ms.
+    let calls: Vec<OwnedFd> = (0..400).map(|_| bad.calls[0].as_fd().try_clone_to_owned().unwrap()).collect();
+    let epolls: Vec<Epoll> = (0..400).map(|_| Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap()).collect();
+    for epoll in &epolls {
+        for call in &calls {
+            epoll.add(call, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+        }
+    }
+    let is_gone = || matches!(node.events.lock().unwrap().last(), Some(Event::Disconnected { .. }));
+    for number in 0..50 {
+        if is_gone() {
+            break;
+        }
+        let before = bad.used_index(RX);
+        one.send(&frame(1, 0, number));
+        let has_come = || bad.used_index(RX) != before || is_gone();
+        wait_until("the frame comes, or its guest is found out", has_come, || node.state());
+    }
+    let what = node.wait_misbehaved(0);
+    assert!(what.contains("too many wait for its call eventfd"), "{what}");
+    exchange(&node, &mut one, &mut other, 3);
+}
+
+#[test]
 fn a_guest_that_sends_half_a_message_holds_up_nobody() {
     let (node, mut one, mut other) = node_with_neighbours();
     let mut slow = node.connect(0);
@@ -293,6 +325,25 @@ fn memory_is_added_and_removed_while_frames_pass() {
     exchange(&node, &mut one, &mut other, 2);
     one.send_from(more, 72);
     assert!(node.wait_misbehaved(0).contains("outside the shared memory"));
+}
+
+#[test]
+fn a_guest_may_share_its_memory_anew_though_both_tables_together_would_cost_too_much() {
+    // A table of 256 MiB costs 544 KiB, most of it for page tables.
+    let limits = MemoryLimits { port: 900 << 10, total: 1 << 30 };
+    let memory = Some(Arc::new(MemoryBound::new(limits).unwrap()));
+    let node = Node::with_options(Options { memory, ..guest::threads::options() });
+    for number in 0..2 {
+        let listener = UnixListener::bind(node.path(number)).unwrap();
+        node.plane.add_port(config(number), Socket::Listening(OwnedFd::from(listener)), None).unwrap();
+    }
+    let (mut one, mut other) = (node.guest(0), node.guest(1));
+    one.file.set_len(256 << 20).unwrap();
+    for number in 1..=3 {
+        one.share(BASE, 0, 256 << 20);
+        one.settle();
+        exchange(&node, &mut one, &mut other, number);
+    }
 }
 
 #[test]

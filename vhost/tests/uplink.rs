@@ -19,9 +19,9 @@ use fairlead_host::{NetKernel, Uplink};
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::control::{Client, ClientError};
 use fairlead_vhost::dataplane::{DataPlane, UplinkError};
-use fairlead_vhost::port::UplinkConfig;
+use fairlead_vhost::port::{PortCounters, UplinkConfig};
 use guest::packets::{ACK, FIN, PUSH, SYN, Tcp, checksum};
-use guest::{FEATURES, Guest, Node, wait_until};
+use guest::{FEATURES, Guest, Node, SIZE, wait_until};
 
 const WIRE_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
 /// Of the ports of [`Node`].
@@ -133,6 +133,11 @@ fn is_answer(frame: &[u8], number: u16) -> bool {
     frame[..6] == guest::mac(0) && is_reply && frame.get(40..42) == Some(number.to_be_bytes().as_slice())
 }
 
+/// Whether this is the kernel's answer to "who has".
+fn is_arp_reply(frame: &[u8]) -> bool {
+    frame[12..14] == [0x08, 0x06] && frame[20..22] == [0, 2]
+}
+
 /// Asks the kernel at the other end, which asks back for the guest's address first.
 fn exchange_with_the_kernel(node: &Node, guest: &mut Guest, pings: std::ops::Range<u16>) {
     ask_the_kernel(guest, pings, || format!("{} {:?}", node.state(), node.plane.uplinks()));
@@ -140,8 +145,8 @@ fn exchange_with_the_kernel(node: &Node, guest: &mut Guest, pings: std::ops::Ran
 
 fn ask_the_kernel(guest: &mut Guest, pings: std::ops::Range<u16>, state: impl Fn() -> String) {
     guest.send(&arp_request());
-    let is_reply = |frame: &Vec<u8>| frame[12..14] == [0x08, 0x06] && frame[20..22] == [0, 2];
-    wait_until("the kernel answers ARP", || guest.received().iter().any(is_reply), &state);
+    let answers = || guest.received().iter().any(|frame| is_arp_reply(frame));
+    wait_until("the kernel answers ARP", answers, &state);
     for number in pings {
         guest.send(&ping(number, usize::from(number) % 1_400));
         let answered = || guest.received().iter().any(|frame| is_answer(frame, number));
@@ -261,6 +266,47 @@ fn an_interface_is_the_kernels_own_again_when_its_uplink_or_the_switch_is_gone()
     wire.wait_for_no_program();
 }
 
+/// Frames that were for an uplink, whether or not it has sent them.
+fn frames_for(uplink: &PortCounters) -> u64 {
+    uplink.to_guest_frames + uplink.to_guest_drops.values().sum::<u64>()
+}
+
+#[test]
+fn an_uplink_sends_again_after_more_frames_than_it_has_places_for_came_while_its_interface_was_down() {
+    const FLOOD: u64 = 3_200;
+    let (wire, node) = (Wire::new(), Node::with_ports(1));
+    let mut guest = node.guest(0);
+    wire.connect(&node.plane).unwrap();
+    exchange_with_the_kernel(&node, &mut guest, 1..3);
+    let counters = || node.plane.uplinks().remove(0).counters;
+    let state = || format!("{} {:?}", node.state(), node.plane.uplinks());
+    let before = counters();
+    inside(&wire.node, "ip link set up0 down");
+    for sent in 1..=FLOOD {
+        guest.send(&ping(9, 64));
+        // No more at a time than there is room for on the way to the uplink.
+        if sent % 32 == 0 {
+            let all = frames_for(&before) + sent;
+            wait_until("the switch has the frames", || frames_for(&counters()) >= all, state);
+        }
+    }
+    let down = counters();
+
+    inside(&wire.node, "ip link set up0 up");
+    let arrives = || {
+        // Again and again: the other end may be without its carrier for a moment yet.
+        if guest.has_room() {
+            guest.send(&arp_request());
+        }
+        guest.received().iter().any(|frame| is_arp_reply(frame))
+    };
+    wait_until("the kernel answers ARP", arrives, state);
+    exchange_with_the_kernel(&node, &mut guest, 20..23);
+    // What was sent into the interface that is down is dropped, but for the burst by which that was found out.
+    let late = down.to_guest_frames - before.to_guest_frames;
+    assert!(late <= u64::from(SIZE), "{late} of {FLOOD} frames wait until the interface is up: {down:?}");
+}
+
 #[test]
 fn a_network_has_one_uplink_and_an_interface_serves_one_network() {
     let (wire, node) = (Wire::new(), Node::with_ports(0));
@@ -287,7 +333,10 @@ fn an_uplink_whose_interface_went_away_can_be_removed_and_connected_again_when_t
     let (mut guest, mut other) = (node.guest(0), node.guest(1));
     wire.connect(&node.plane).unwrap();
     exchange_with_the_kernel(&node, &mut guest, 1..3);
+    let is_bound = || node.plane.uplinks()[0].bound;
+    assert!(is_bound());
     inside(&wire.node, "ip link delete up0");
+    assert!(!is_bound(), "to an interface that is gone");
     guest.send(&ping(7, 64));
     guest::exchange(&node, &mut guest, &mut other, 1);
     node.plane.remove_uplink(NETWORK).unwrap();
@@ -316,13 +365,14 @@ fn the_program_without_privileges_serves_an_uplink_and_its_end_gives_the_interfa
     let connected = wire.node.inside(|| {
         let (kernel, index, uplink, config) = opened(NETWORK, "up0");
         client.add_uplink(config, &uplink, None)?;
+        assert!(!client.uplinks()?[0].bound, "as it stays where the daemon is killed now");
         kernel.bind_uplink(index, &uplink, None).unwrap();
         Ok::<(), ClientError>(())
     });
     connected.unwrap().unwrap();
     ask_the_kernel(&mut guest, 1..50, String::new);
     let view = &client.uplinks().unwrap()[0];
-    assert!(view.counters.from_guest_frames >= 50 && !view.zero_copy, "{view:?}");
+    assert!(view.counters.from_guest_frames >= 50 && view.bound && !view.zero_copy, "{view:?}");
     // Killed, it gives nothing back by itself.
     process.kill().unwrap();
     process.wait().unwrap();

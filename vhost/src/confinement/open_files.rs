@@ -3,9 +3,9 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that a port needs at most: two sockets, a kick and a call for each of 16 rings, the file of each of 32 memory regions, and
-/// 32 that have come with a message which is not yet whole.
-const OF_A_PORT: u64 = 2 + 2 * 16 + 32 + 32;
+/// Descriptors that a port needs at most: two sockets, a kick and a call for each of 16 rings, the file of each of 32 memory regions,
+/// 32 that have come with a message which is not yet whole, and 8 that wait to be closed.
+const OF_A_PORT: u64 = 2 + 2 * 16 + 32 + 32 + 8;
 /// Those that the process needs beside its ports: for its threads, its 16 control connections and what comes over them, captures, uplinks,
 /// and the 253 that a guest may send at once, before they are looked at.
 const OF_THE_PROCESS: u64 = 1_024;

@@ -70,3 +70,15 @@ pub enum ClientError {
         refusal: Refusal,
     },
 }
+
+impl ClientError {
+    /// Whether nobody serves the socket: it was never made, or the process that made it has ended, and all of its ports with it. Any other
+    /// failure to connect, as for want of a descriptor or of memory, says nothing of that process.
+    pub fn is_unserved(&self) -> bool {
+        let kind = match self {
+            ClientError::Connect { source, .. } => source.kind(),
+            _ => return false,
+        };
+        matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    }
+}

@@ -74,6 +74,7 @@ impl PortCommands for Recorded {
         let view = |(config, queues): &(UplinkConfig, usize)| UplinkView {
             config: config.clone(),
             queues: u16::try_from(*queues).unwrap(),
+            bound: false,
             zero_copy: true,
             lost_frames: 0,
             counters: PortCounters::default(),
@@ -265,6 +266,11 @@ fn an_uplink_comes_with_the_descriptors_of_all_its_queues_and_goes() {
     client.add_uplink(config.clone(), &uplink, None).unwrap();
     let views = client.uplinks().unwrap();
     assert_eq!((views.len(), &views[0].config, views[0].queues), (1, &config, 8));
+    assert!(!views[0].bound);
+    // A switch from before it was told does not tell it, and is not taken for one whose uplinks get nothing.
+    let mut told = serde_json::to_value(&views[0]).unwrap();
+    assert_eq!(told.as_object_mut().unwrap().remove("bound"), Some(serde_json::Value::Bool(false)));
+    assert!(serde_json::from_value::<UplinkView>(told).unwrap().bound);
     client.remove_uplink("red").unwrap();
     assert!(client.uplinks().unwrap().is_empty());
     // A switch from before there were uplinks takes all other requests, and one from before there were nodes ports of none.

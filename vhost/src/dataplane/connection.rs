@@ -1,6 +1,6 @@
 //! One port on the connection thread: its socket, and the connection that it has or has not.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::counters::PortCounts;
 use super::poll_link::PollThreads;
 use super::remote_rings::RemoteRings;
 use crate::capture::CaptureKey;
-use crate::memory::PortAccount;
+use crate::memory::{FileCloser, GuestFile, PortAccount};
 use crate::port::{PortConfig, PortCounters, PortView};
 use crate::protocol::{Channel, Offer, Refusal, Session};
 
@@ -21,14 +21,34 @@ const HOLD_OFF: Duration = Duration::from_secs(1);
 /// The most messages of one connection before the next one's turn.
 const MESSAGES: usize = 32;
 
+/// How many files of a guest may wait to be closed while it is heard: else it could have ever more of them open, by sharing memory anew.
+const CLOSING: usize = 8;
+
 /// A connection and what was said on it.
 #[derive(Debug)]
 struct Connection {
     key: ConnectionKey,
     channel: Channel,
     session: Session,
+    /// The channel is in epoll: what the guest says is heard.
+    is_heard: bool,
     /// [`Event::Connected`](super::Event::Connected) was told.
     announced: bool,
+}
+
+impl Connection {
+    /// Does not hear the guest for now.
+    fn pause(&mut self, epoll: &Epoll) {
+        self.is_heard = epoll.delete(self.channel.as_fd()).is_err();
+    }
+
+    fn hear_again(&mut self, epoll: &Epoll, token: u64) -> Result<(), nix::Error> {
+        if !self.is_heard {
+            epoll.add(self.channel.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+            self.is_heard = true;
+        }
+        Ok(())
+    }
 }
 
 /// A port and its guest.
@@ -39,10 +59,16 @@ pub(super) struct GuestPort {
     pub(super) counters: PortCounts,
     /// The poll thread that serves it.
     pub(super) thread: usize,
-    listener: Option<OwnedFd>,
+    listener: Option<GuestFile>,
     /// The listener is in epoll: a guest that connects is heard of.
     is_awaited: bool,
     connection: Option<Connection>,
+    /// The one that is to be made when what came over the last one is closed.
+    next: Option<(ConnectionKey, GuestFile)>,
+    /// Closes what came from its guests, their sockets and the listener. Nobody is taken before it has closed all.
+    closer: FileCloser,
+    /// Since when it keeps the port from a guest, and whether that was told.
+    kept: Option<(Instant, bool)>,
     /// The capture of its frames.
     pub(super) capture: Option<CaptureKey>,
     /// What its guests' memory costs; absent: that is not bounded.
@@ -77,10 +103,11 @@ impl GuestPort {
         key: PortKey,
         config: PortConfig,
         (counters, thread): (PortCounts, usize),
-        listener: Option<OwnedFd>,
+        (listener, closer): (Option<GuestFile>, FileCloser),
         account: Option<Arc<PortAccount>>,
     ) -> GuestPort {
-        let (is_awaited, connection, capture, held_until) = (false, None, None, None);
+        let (is_awaited, connection, next, kept) = (false, None, None, None);
+        let (capture, held_until) = (None, None);
         GuestPort {
             key,
             config,
@@ -89,6 +116,9 @@ impl GuestPort {
             listener,
             is_awaited,
             connection,
+            next,
+            closer,
+            kept,
             capture,
             account,
             held_until,
@@ -100,14 +130,24 @@ impl GuestPort {
         self.listener.is_some()
     }
 
-    /// True if a time has to be waited for.
+    /// True if a time has to be waited for, or its closer.
     pub(super) fn is_held(&self) -> bool {
-        self.held_until.is_some()
+        self.held_until.is_some() || self.closer.is_at_work()
     }
 
-    /// True if there is a connection, whatever was said on it.
+    /// True if there is a connection, whatever was said on it, or one that is about to be made.
     pub(super) fn has_connection(&self) -> bool {
-        self.connection.is_some()
+        self.connection.is_some() || self.next.is_some()
+    }
+
+    /// True once, if what came from the last guest takes so long to be closed that it has to be told: nobody is taken meanwhile.
+    pub(super) fn is_kept_from_guests(&mut self, now: Instant) -> bool {
+        if self.connection.is_some() || !self.closer.is_at_work() {
+            self.kept = None;
+            return false;
+        }
+        let (since, was_told) = self.kept.get_or_insert((now, false));
+        now.duration_since(*since) >= HOLD_OFF && !std::mem::replace(was_told, true)
     }
 
     /// The connection that there is.
@@ -115,10 +155,18 @@ impl GuestPort {
         self.connection.as_ref().map(|connection| connection.key)
     }
 
-    /// Waits for a guest, if this port listens, has none and is not held off.
+    /// Goes on where it had to wait for its closer. Then waits for a guest, if this port listens, has none and is not held off.
     pub(super) fn listen(&mut self, epoll: &Epoll, now: Instant) -> Result<(), nix::Error> {
-        let is_held = self.held_until.is_some_and(|until| now < until);
-        if self.is_awaited || self.connection.is_some() || is_held {
+        if self.closer.is_at_work() {
+            return Ok(());
+        }
+        if let Some(connection) = &mut self.connection {
+            return connection.hear_again(epoll, connection_token(self.key));
+        }
+        if let Some((key, socket)) = self.next.take() {
+            return self.connect(epoll, key, socket);
+        }
+        if self.is_awaited || self.held_until.is_some_and(|until| now < until) {
             return Ok(());
         }
         self.held_until = None;
@@ -139,11 +187,17 @@ impl GuestPort {
     /// Takes the guest that waits at the listener, if one does.
     pub(super) fn accept(&mut self, epoll: &Epoll, key: ConnectionKey) -> Result<(), nix::Error> {
         use nix::sys::socket::{SockFlag, accept4};
-        use std::os::fd::{AsRawFd, FromRawFd};
         let Some(listener) = self.listener.as_ref().filter(|_| self.connection.is_none()) else {
             return Ok(());
         };
-        let fd = match accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+        if self.closer.is_at_work() {
+            // A poll thread that was late has dropped rings of the last guest. The port listens again when their files are closed.
+            epoll.delete(listener)?;
+            self.is_awaited = false;
+            return Ok(());
+        }
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = match accept4(listener.as_fd().as_raw_fd(), flags) {
             Ok(fd) => fd,
             Err(nix::Error::EAGAIN | nix::Error::ECONNABORTED | nix::Error::EINTR) => return Ok(()),
             Err(error) => {
@@ -155,10 +209,25 @@ impl GuestPort {
             }
         };
         // SAFETY: accept4 has just made it for us.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let socket = GuestFile::new(unsafe { OwnedFd::from_raw_fd(fd) }, &self.closer);
         // One guest at a time: the next waits in the backlog.
         epoll.delete(listener)?;
         self.is_awaited = false;
+        self.connect(epoll, key, socket)
+    }
+
+    /// Speaks with the guest behind `socket`, as soon as what came from the last one is closed.
+    pub(super) fn connect_next(
+        &mut self,
+        epoll: &Epoll,
+        key: ConnectionKey,
+        socket: OwnedFd,
+    ) -> Result<(), nix::Error> {
+        let socket = GuestFile::new(socket, &self.closer);
+        if self.closer.is_at_work() {
+            self.next = Some((key, socket));
+            return Ok(());
+        }
         self.connect(epoll, key, socket)
     }
 
@@ -167,21 +236,25 @@ impl GuestPort {
         &mut self,
         epoll: &Epoll,
         key: ConnectionKey,
-        socket: OwnedFd,
+        socket: GuestFile,
     ) -> Result<(), nix::Error> {
         let channel = Channel::new(socket)?;
         epoll.add(channel.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, connection_token(self.key)))?;
         let session = Session::new(Offer { queues: self.config.queues }, self.account.clone());
-        self.connection = Some(Connection { key, channel, session, announced: false });
+        self.connection = Some(Connection { key, channel, session, is_heard: true, announced: false });
         Ok(())
     }
 
     /// Answers the messages that have come.
-    pub(super) fn hear(&mut self, threads: &PollThreads) -> Heard {
+    pub(super) fn hear(&mut self, epoll: &Epoll, threads: &PollThreads) -> Heard {
         let (port, thread) = (self.key, self.thread);
         let Some(connection) = &mut self.connection else { return Heard::Nothing };
         let mut rings = RemoteRings { threads, thread, port, connection: connection.key };
         for _ in 0..MESSAGES {
+            if self.closer.open() > CLOSING {
+                connection.pause(epoll);
+                break;
+            }
             let message = match connection.channel.receive() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
@@ -205,10 +278,11 @@ impl GuestPort {
         Heard::Nothing
     }
 
-    /// Ends the connection, if there is one: stops its rings, closes its socket, unmaps its memory. After a breach of the rules the
-    /// port is held off.
+    /// Ends the connection, if there is one or is to be one: stops its rings, unmaps its memory, and has closed what came from the guest.
+    /// After a breach of the rules the port is held off.
     pub(super) fn disconnect(&mut self, epoll: &Epoll, threads: &PollThreads, breach: Option<Instant>) {
         let (port, thread) = (self.key, self.thread);
+        self.next = None;
         let Some(mut connection) = self.connection.take() else { return };
         let mut rings = RemoteRings { threads, thread, port, connection: connection.key };
         if let Err(refusal) = connection.session.stop_all(&mut rings) {

@@ -1,7 +1,7 @@
 //! The thread that speaks vhost-user with the guests, and does what the owner asks for.
 //!
 //! Invariants: no guest is waited for: sockets do not block, and of one guest some messages are answered before it is another's turn.
-//! Every order is answered.
+//! Every order is answered. Nothing that a guest sent is closed here: how long that takes is up to the guest.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,9 @@ use super::poll_link::{LOOK, PollThreads};
 use super::uplinks::Uplinks;
 use crate::capture::{CaptureKey, Tap};
 use crate::error_chain::sentence;
-use crate::memory::{MemoryBound, RegionError};
+use crate::interruption;
+use crate::log_limit::{Admitted, LogLimit};
+use crate::memory::{FileCloser, GuestFile, MemoryBound, RegionError};
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::protocol::Refusal;
 use crate::ring::RingFault;
@@ -74,9 +76,13 @@ pub(super) struct Connections {
     threads: PollThreads,
     events: Box<dyn Fn(Event) + Send + Sync>,
     ports: BTreeMap<String, GuestPort>,
+    /// The closer of each port, also of one that was removed, until it has closed all.
+    closers: Vec<FileCloser>,
     uplinks: Uplinks,
     /// What the guests' memory may cost; absent: that is not bounded.
     memory: Option<Arc<MemoryBound>>,
+    /// What is said of ports that take no guest.
+    log_limit: LogLimit,
     /// The last number that was given to a port or a connection.
     last_key: u64,
 }
@@ -91,11 +97,23 @@ impl Connections {
         memory: Option<Arc<MemoryBound>>,
         events: Box<dyn Fn(Event) + Send + Sync>,
     ) -> Result<Connections, nix::Error> {
+        interruption::handle_signal();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(orders.bell(), EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
         epoll.add(faults.bell(), EpollEvent::new(EpollFlags::EPOLLIN, FAULTS))?;
-        let (ports, uplinks, last_key) = (BTreeMap::new(), Uplinks::default(), 0);
-        Ok(Connections { epoll, orders, faults, threads, events, ports, uplinks, memory, last_key })
+        Ok(Connections {
+            epoll,
+            orders,
+            faults,
+            threads,
+            events,
+            ports: BTreeMap::new(),
+            closers: Vec::new(),
+            uplinks: Uplinks::default(),
+            memory,
+            log_limit: LogLimit::default(),
+            last_key: 0,
+        })
     }
 
     /// Serves until it is told to stop, or nobody is left who could.
@@ -104,6 +122,7 @@ impl Connections {
             let mut events = [EpollEvent::empty(); 32];
             let count = self.epoll.wait(&mut events, self.wait_limit()).unwrap_or(0);
             self.threads.look();
+            self.look_after_closers();
             if let Some(memory) = &self.memory {
                 memory.forget_dead_files();
             }
@@ -128,7 +147,17 @@ impl Connections {
     fn wait_limit(&self) -> EpollTimeout {
         let looks = EpollTimeout::try_from(LOOK).unwrap_or(EpollTimeout::ZERO);
         let something = self.ports.values().any(|port| port.is_held() || port.has_connection());
-        if something { looks } else { EpollTimeout::NONE }
+        let of_removed_ports = self.closers.len() > self.ports.len();
+        if something || of_removed_ports { looks } else { EpollTimeout::NONE }
+    }
+
+    /// Sees to it that all closers get on, and forgets those of removed ports that are done.
+    fn look_after_closers(&mut self) {
+        let now = Instant::now();
+        self.closers.retain_mut(|closer| {
+            closer.look(now);
+            !closer.is_finished()
+        });
     }
 
     fn next_key(&mut self) -> u64 {
@@ -144,7 +173,7 @@ impl Connections {
                 tracing::warn!(port = port.config.name, %error, "a guest was not accepted");
             }
         } else if token == connection_token(port.key) {
-            match port.hear(&self.threads) {
+            match port.hear(&self.epoll, &self.threads) {
                 Heard::Nothing => {}
                 Heard::Connected => (self.events)(Event::Connected { port: port.config.name.clone() }),
                 Heard::End(refusal) => self.end(token / 2, &refusal),
@@ -194,6 +223,16 @@ impl Connections {
         for port in self.ports.values_mut() {
             if let Err(error) = port.listen(&self.epoll, now) {
                 tracing::warn!(port = port.config.name, %error, "a port does not listen");
+            }
+            if port.is_kept_from_guests(now)
+                && let Some(Admitted { left_out }) = self.log_limit.admit(&port.config.name, now)
+            {
+                tracing::warn!(
+                    port = port.config.name,
+                    left_out,
+                    "a port takes no guest until what its last one sent is closed, which takes long: a socket with SO_LINGER, a file that \
+                     the pod serves, or much memory"
+                );
             }
         }
     }
@@ -248,13 +287,17 @@ impl Connections {
     }
 
     fn add(&mut self, config: PortConfig, socket: Socket, numa_node: Option<u32>) -> Result<(), PortError> {
+        let bell = Arc::clone(self.orders.bell());
+        // What waits for its end is looked at again after each wake-up.
+        let closer = FileCloser::new(move || bell.ring());
+        self.closers.push(closer.clone());
+        let (listener, connected) = match socket {
+            Socket::Listening(listener) => (Some(GuestFile::new(listener, &closer)), None),
+            Socket::Connecting(connected) => (None, Some(GuestFile::new(connected, &closer))),
+        };
         if self.ports.contains_key(&config.name) {
             return Err(PortError::NameTaken(config.name));
         }
-        let (listener, connected) = match socket {
-            Socket::Listening(listener) => (Some(listener), None),
-            Socket::Connecting(connected) => (None, Some(connected)),
-        };
         let (port, connection) = (PortKey(self.next_key()), ConnectionKey(self.next_key()));
         let (name, rules, queues) = (config.name.clone(), PortRules::from(&config), config.queues);
         let account = self.memory.as_ref().map(MemoryBound::account);
@@ -273,7 +316,7 @@ impl Connections {
             self.threads.tell_each(|done| Command::RemovePort { port, done });
         }
         added?;
-        let mut guest = GuestPort::new(port, config, (counts, thread), listener, account);
+        let mut guest = GuestPort::new(port, config, (counts, thread), (listener, closer), account);
         let joined = match connected {
             Some(socket) => guest.connect(&self.epoll, connection, socket),
             None => guest.listen(&self.epoll, Instant::now()),
@@ -308,7 +351,7 @@ impl Connections {
             return Err(PortError::Listens(name.to_owned()));
         }
         port.disconnect(&self.epoll, &self.threads, None);
-        port.connect(&self.epoll, connection, socket).map_err(PortError::Socket)
+        port.connect_next(&self.epoll, connection, socket).map_err(PortError::Socket)
     }
 
     fn capture(&mut self, name: &str, tap: Box<Tap>) -> Result<CaptureKey, PortError> {

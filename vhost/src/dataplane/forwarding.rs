@@ -439,8 +439,9 @@ impl Forwarding {
         let mut told = std::mem::take(&mut self.unpublished);
         for (at, index) in told.drain(..) {
             let port = self.ports.get_mut(at).and_then(Option::as_mut).filter(|port| port.uplink.is_none());
-            let Some(ring) = port.and_then(|port| port.rings[index].ring.as_mut()) else { continue };
-            let called = ring.call(&self.caller, fenced);
+            let Some(PolledPort { rings, call_times, .. }) = port else { continue };
+            let Some(ring) = rings[index].ring.as_mut() else { continue };
+            let called = ring.call(&self.caller, call_times, fenced);
             if index % 2 == 0 {
                 FrameSink::look_further(ring);
             } else {

@@ -178,8 +178,8 @@ impl From<NoAnswer> for PortError {
 
 /// The data plane: its threads live until this is dropped.
 ///
-/// It installs handlers of SIGBUS (guests that take away pages of their memory) and SIGURG (to end a write that a guest blocks) for
-/// the whole process.
+/// It installs handlers of SIGBUS (guests that take away pages of their memory) and SIGURG (to end a write, or a close, that a guest
+/// blocks) for the whole process.
 pub struct DataPlane {
     orders: Mailbox<Order>,
     connection_thread: Option<JoinHandle<()>>,
@@ -258,7 +258,8 @@ impl DataPlane {
         self.orders.ask(|done| Order::Add { config: Box::new(config), socket, numa_node, done })?
     }
 
-    /// Removes a port. When it returns, none of its rings is touched any more and its memory is unmapped.
+    /// Removes a port. When it returns, none of its rings is touched any more and its memory is unmapped. What its guest sent is closed
+    /// without being waited for.
     ///
     /// # Errors
     /// [`PortError::NoSuchPort`], [`PortError::NoAnswer`].
@@ -266,7 +267,8 @@ impl DataPlane {
         self.orders.ask(|done| Order::Remove { name: name.to_owned(), done })?
     }
 
-    /// Gives a port the next connection to its application. One that is still there is ended.
+    /// Gives a port the next connection to its application. One that is still there is ended. Nothing is heard on the new one before what
+    /// came over the old one is closed.
     ///
     /// # Errors
     /// [`PortError`]; the socket is closed then.

@@ -9,8 +9,8 @@
 //!
 //! Invariants: a port's rings and a thread's switch belong to one poll thread alone; sockets and what was said on them to the connection
 //! thread alone. Memory is mapped on the connection thread, and unmapped there; on a poll thread only with rings that it did not hand
-//! back in time. Every wait of one thread for another has a limit, and poll threads never wait for each other. Whatever a guest does, it
-//! loses its own connection at most.
+//! back in time. Neither closes what a guest sent: each port has a [`FileCloser`](crate::memory::FileCloser) for that. Every wait of one
+//! thread for another has a limit, and poll threads never wait for each other. Whatever a guest does, it loses its own connection at most.
 //!
 //! The data plane never opens a path: sockets are given to it.
 

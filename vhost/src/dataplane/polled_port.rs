@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::command::{ConnectionKey, PortKey};
 use super::counters::Counters;
 use crate::capture::Tap;
-use crate::ring::{GuestEvent, SplitRing};
+use crate::ring::{CallTimes, GuestEvent, SplitRing};
 use crate::uplink::Queues;
 
 /// A ring that is at work, or not.
@@ -38,6 +38,8 @@ pub(super) struct PolledPort {
     pub(super) rings: Vec<PolledRing>,
     /// The connection that the rings belong to.
     pub(super) connection: ConnectionKey,
+    /// Of its guests, one after the other: one that has taken too long is no other one for having connected anew.
+    pub(super) call_times: CallTimes,
     /// Copies its frames.
     pub(super) tap: Option<Box<Tap>>,
     /// The guest broke the rules: nothing of this connection is touched any more.
@@ -61,8 +63,9 @@ impl PolledPort {
 
     pub(super) fn new(key: PortKey, queues: u16, counters: Arc<Counters>) -> PolledPort {
         let rings = std::iter::repeat_with(PolledRing::default).take(2 * usize::from(queues)).collect();
-        let (connection, failed) = (ConnectionKey(0), false);
-        PolledPort { key, counters, rings, connection, tap: None, failed, uplink: None, elsewhere: None }
+        let (connection, call_times, failed) = (ConnectionKey(0), CallTimes::default(), false);
+        let (tap, uplink, elsewhere) = (None, None, None);
+        PolledPort { key, counters, rings, connection, call_times, tap, failed, uplink, elsewhere }
     }
 
     /// The receive queue for frames that came from queue pair `pair` of another port: the same number, as far as there are as many.

@@ -102,12 +102,13 @@ impl Uplinks {
 
 impl Served {
     fn view(&self, threads: &PollThreads) -> UplinkView {
-        let states: Vec<(bool, u64)> = self.sockets.iter().map(|socket| state(socket)).collect();
+        let states: Vec<_> = self.sockets.iter().map(|socket| state(socket)).collect();
         UplinkView {
             config: self.config.clone(),
             queues: u16::try_from(states.len()).unwrap_or(u16::MAX),
-            zero_copy: states.iter().all(|(zero_copy, _)| *zero_copy),
-            lost_frames: states.iter().map(|(_, lost)| lost).sum(),
+            bound: states.iter().all(|state| state.is_bound),
+            zero_copy: states.iter().all(|state| state.zero_copy),
+            lost_frames: states.iter().map(|state| state.lost).sum(),
             counters: self.counters.read(),
             thread: threads.view(self.thread),
         }

@@ -4,6 +4,7 @@
 //! ends a process. Seals (`F_SEAL_SHRINK`) would forbid it, but DPDK makes memfds and hugetlbfs files that have none. So a handler of
 //! SIGBUS puts fresh private memory in place of the whole region, marks the region as lost, and the access goes on; the data plane
 //! sees the mark after each round and ends the connection. The whole region is replaced since a huge page cannot be replaced in part.
+//! Memory that is broken (`BUS_MCEERR_AR`) is lost in the same way: the page is there, and can never be had.
 //!
 //! Invariants: the handler only calls mmap(2) and reads and writes atomic integers, so it may run at any instruction. It touches no
 //! address outside a watched region: such a SIGBUS goes on to the handler that was there before. A page that is only missing, in a region
@@ -120,24 +121,42 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let info_ref = unsafe { &*info };
     // SAFETY: SIGBUS carries the address of the access.
     let address = unsafe { info_ref.si_addr() } as usize;
-    if !mend(address) {
+    if !answer(info_ref.si_code, address) {
         pass_on(signal, info, context);
     }
 }
 
-/// Brings the missing page at `address` in, or puts private memory in place of the watched region that it lies in; false if it lies in none.
-fn mend(address: usize) -> bool {
-    let found = TABLE.iter().find_map(|slot| {
+/// Does what is to be done about a SIGBUS with this `si_code`; false if it is not ours.
+fn answer(code: libc::c_int, address: usize) -> bool {
+    match code {
+        // Somebody has sent it. There is no access, and no address.
+        ..=0 => false,
+        // Memory is broken that nobody waits for yet: whoever needs it is told so then. (With `vm.memory_failure_early_kill`.)
+        libc::BUS_MCEERR_AO => watched(address).is_some(),
+        code => mend(address, code == libc::BUS_ADRERR),
+    }
+}
+
+/// The watched region that `address` lies in: its slot, its start and its bytes.
+fn watched(address: usize) -> Option<(&'static Slot, usize, usize)> {
+    TABLE.iter().find_map(|slot| {
         let start = slot.start.load(Ordering::SeqCst);
         let bytes = slot.bytes.load(Ordering::SeqCst);
         // Another thread may give the slot to another region in between.
         let is_whole = start != 0 && slot.start.load(Ordering::SeqCst) == start;
         (is_whole && address >= start && address - start < bytes).then_some((slot, start, bytes))
-    });
-    let Some((slot, start, bytes)) = found else { return false };
+    })
+}
+
+/// Brings the page at `address` in, if it `may_be_missing`, or puts private memory in place of the watched region that it lies in; false
+/// if it lies in none.
+fn mend(address: usize, may_be_missing: bool) -> bool {
+    let Some((slot, start, bytes)) = watched(address) else { return false };
     let account = slot.account.load(Ordering::SeqCst);
     // SAFETY: null, or the account of the region that `address` is in. The region is being accessed, so it, and its account, exist.
-    if let Some(account) = unsafe { account.as_ref() }.filter(|_| !slot.lost.load(Ordering::SeqCst)) {
+    let account = unsafe { account.as_ref() };
+    let can_be_had = may_be_missing && !slot.lost.load(Ordering::SeqCst);
+    if let Some(account) = account.filter(|_| can_be_had) {
         match account.bring_in(address) {
             BroughtIn::Done => return true,
             BroughtIn::TooMuch => slot.too_much.store(true, Ordering::SeqCst),

@@ -1,7 +1,8 @@
 //! One region of a guest's memory, mapped from a file that the guest sent.
 //!
 //! Invariant: a mapped region is memory of tmpfs, memfd or hugetlbfs, whole huge pages where the file has them, and it is watched by
-//! [`lost_pages`] from before the first access until after the last.
+//! [`lost_pages`] from before the first access until after the last. Its file is closed after it was unmapped, so that unmapping frees
+//! no page: who drops a region does not wait for that.
 //!
 //! It never maps a file of a file system that could make a page fault wait for somebody (FUSE, NFS, a disk).
 
@@ -13,6 +14,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::{FileOffset, MmapRegion};
 
+use super::GuestFile;
 use super::lost_pages::{self, Watch};
 use super::memory_bound::{PortAccount, RegionAccount};
 
@@ -128,6 +130,8 @@ pub(crate) struct MappedRegion {
     /// In a box, so that it stays where the watch finds it.
     _account: Option<Box<RegionAccount>>,
     mapping: MmapRegion,
+    /// Behind all that have a share in it: its own drop decides where it is closed. Absent: there is no file.
+    _file: Option<GuestFile>,
     /// Where `mapping` lies if nothing is mapped.
     #[cfg(test)]
     _pages: Vec<Page>,
@@ -145,7 +149,7 @@ impl MappedRegion {
     /// # Errors
     /// See [`RegionError`]; nothing stays mapped then.
     pub(crate) fn new(place: RegionPlace, file: File) -> Result<MappedRegion, RegionError> {
-        MappedRegion::bounded(place, file, None)
+        MappedRegion::bounded(place, GuestFile::from(file), None)
     }
 
     /// Maps `place` of `file`, at the cost of `account`.
@@ -154,16 +158,16 @@ impl MappedRegion {
     /// See [`RegionError`]; nothing stays mapped then.
     pub(crate) fn bounded(
         place: RegionPlace,
-        file: File,
+        file: GuestFile,
         account: Option<&Arc<PortAccount>>,
     ) -> Result<MappedRegion, RegionError> {
         place.check()?;
-        let mapped_bytes = whole_pages(&place, &file)?;
+        let mapped_bytes = whole_pages(&place, file.as_fd())?;
         let size = usize::try_from(mapped_bytes).map_err(|_| RegionError::Length(place.bytes))?;
         // One descriptor of a region for all who need its file: `OPEN_FILES` counts one.
-        let file = Arc::new(file);
-        let mut account = open_account(&file, mapped_bytes, account)?;
-        let mapping = MmapRegion::from_file(FileOffset::from_arc(file, place.offset), size)
+        let shared = file.share();
+        let mut account = open_account(&shared, mapped_bytes, account)?;
+        let mapping = MmapRegion::from_file(FileOffset::from_arc(shared, place.offset), size)
             .map_err(|source| RegionError::Map { bytes: mapped_bytes, source })?;
         if let Some(account) = &mut account {
             account.watch(mapping.as_ptr(), size).map_err(RegionError::Unwatchable)?;
@@ -175,6 +179,7 @@ impl MappedRegion {
             watch,
             _account: account,
             mapping,
+            _file: Some(file),
             #[cfg(test)]
             _pages: Vec::new(),
         })
@@ -190,7 +195,7 @@ impl MappedRegion {
         let start = pages.as_mut_ptr().cast();
         // SAFETY: the pages have so many bytes, and are kept as long as the region.
         let mapping = unsafe { MmapRegion::build_raw(start, bytes, access, kind) }.unwrap();
-        MappedRegion { place, watch: None, _account: None, mapping, _pages: pages }
+        MappedRegion { place, watch: None, _account: None, mapping, _file: None, _pages: pages }
     }
 
     /// Where it lies.
@@ -246,13 +251,13 @@ pub(crate) fn is_memory_file(file: BorrowedFd<'_>) -> bool {
 }
 
 /// The bytes to map: the region's, up to a whole page of its file. (munmap of a part of a huge page fails.)
-fn whole_pages(place: &RegionPlace, file: &File) -> Result<u64, RegionError> {
-    let system = fstatfs(file.as_fd()).map_err(RegionError::Stat)?.filesystem_type();
+fn whole_pages(place: &RegionPlace, file: BorrowedFd<'_>) -> Result<u64, RegionError> {
+    let system = fstatfs(file).map_err(RegionError::Stat)?.filesystem_type();
     if system != TMPFS_MAGIC && system != HUGETLBFS_MAGIC {
         let FsType(number) = system;
         return Err(RegionError::FileSystem(number));
     }
-    let stat = nix::sys::stat::fstat(file.as_fd()).map_err(RegionError::Stat)?;
+    let stat = nix::sys::stat::fstat(file).map_err(RegionError::Stat)?;
     let page = if system == HUGETLBFS_MAGIC { u64::try_from(stat.st_blksize).unwrap_or(4096) } else { 4096 };
     if !place.offset.is_multiple_of(page) {
         return Err(RegionError::InsidePage { offset: place.offset, page });

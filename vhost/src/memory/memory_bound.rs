@@ -28,6 +28,10 @@ const PAGE: u64 = userfault::PAGE as u64;
 /// The bytes of a region for each byte of its page tables: 8 bytes for 4,096.
 const PAGE_TABLE_SHARE: u64 = 512;
 
+/// How often in a row the kernel may say of a missing page that it is there. A page of which it says so more often is not to be had, as one
+/// that cannot be read back from the swap: the access would be tried again for ever.
+const MOST_IN_A_ROW: u64 = 8;
+
 /// How much the guests' memory may cost, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -193,7 +197,7 @@ pub(super) enum BroughtIn {
     Done,
     /// It would cost more than the port, or all, may.
     TooMuch,
-    /// The file has no such page.
+    /// The file has no such page, or it cannot be had.
     NoPage,
 }
 
@@ -207,6 +211,8 @@ pub(super) struct RegionAccount {
     fixed: u64,
     /// A bit for each page that was brought in.
     brought_in: Box<[AtomicU64]>,
+    /// The page of which the kernel said last that it is there, times 256, and how often in a row it did.
+    said_there: AtomicU64,
     file: Arc<File>,
 }
 
@@ -223,7 +229,8 @@ impl RegionAccount {
         let brought_in = std::iter::repeat_with(AtomicU64::default).take(words).collect();
         let userfault = account.bound.userfault.as_raw_fd();
         let account = Arc::clone(account);
-        Some(RegionAccount { account, userfault, start: 0, fixed, brought_in, file })
+        let said_there = AtomicU64::new(0);
+        Some(RegionAccount { account, userfault, start: 0, fixed, brought_in, said_there, file })
     }
 
     /// From now on a missing page of the region, which is mapped at `start`, is a SIGBUS.
@@ -252,10 +259,25 @@ impl RegionAccount {
             self.account.give_back(1);
         }
         match made {
-            // Somebody else was first; or mappings are being changed, and the access is tried again.
-            Ok(()) | Err(Errno::EEXIST | Errno::EAGAIN) => BroughtIn::Done,
+            Ok(()) => {
+                self.said_there.store(0, Ordering::SeqCst);
+                BroughtIn::Done
+            }
+            // Mappings are being changed, and the access is tried again.
+            Err(Errno::EAGAIN) => BroughtIn::Done,
+            // Somebody else was first.
+            Err(Errno::EEXIST) if self.may_be_there(page) => BroughtIn::Done,
             Err(_) => BroughtIn::NoPage,
         }
+    }
+
+    /// Counts that the kernel says of a page that it is there; false if it has said so too often. Called in the handler of SIGBUS. Threads
+    /// that count at once may lose a count, and it takes some accesses more.
+    fn may_be_there(&self, page: usize) -> bool {
+        let (page, said) = (page as u64, self.said_there.load(Ordering::SeqCst));
+        let times = if said / 256 == page { said % 256 + 1 } else { 1 };
+        self.said_there.store(page * 256 + times.min(255), Ordering::SeqCst);
+        times <= MOST_IN_A_ROW
     }
 }
 

@@ -25,7 +25,7 @@ fn file() -> File {
 /// The file as a guest's memory, at the cost of a port.
 fn shared(file: &File, account: &Arc<PortAccount>) -> Result<GuestMemory, RegionError> {
     let place = RegionPlace { guest: GUEST, user: GUEST, bytes: PAGES * PAGE, offset: 0 };
-    let region = MappedRegion::bounded(place, file.try_clone().unwrap(), Some(account))?;
+    let region = MappedRegion::bounded(place, file.try_clone().unwrap().into(), Some(account))?;
     GuestMemory::new(vec![Arc::new(region)])
 }
 
@@ -33,6 +33,21 @@ fn touch(memory: &GuestMemory, pages: std::ops::Range<u64>) {
     for page in pages {
         memory.at_guest(GUEST + page * PAGE, 1, &RegionHint::default()).unwrap().write(b"x");
     }
+}
+
+/// Has the kernel send this thread the SIGBUS that an access to `page` would bring. It comes before this returns.
+fn sigbus(memory: &GuestMemory, page: u64, code: libc::c_int) {
+    let address = memory.at_guest(GUEST + page * PAGE, 1, &RegionHint::default()).unwrap().address();
+    // A `siginfo_t`: the signal, no error, the code, and behind a gap the address.
+    let mut info = [0_u8; 128];
+    info[..4].copy_from_slice(&libc::SIGBUS.to_ne_bytes());
+    info[8..12].copy_from_slice(&code.to_ne_bytes());
+    info[16..24].copy_from_slice(&(address as u64).to_ne_bytes());
+    let (process, thread) = (nix::unistd::getpid().as_raw(), nix::unistd::gettid().as_raw());
+    // SAFETY: the kernel reads 128 bytes, and the signal goes to the calling thread, whose handler does what it may at any instruction.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, libc::SIGBUS, info.as_ptr()) };
+    assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn punch(file: &File, page: u64) {
@@ -132,7 +147,7 @@ fn page_tables_count_before_anything_is_mapped() {
     let bytes = 4 << 30;
     file.set_len(bytes).unwrap();
     let place = RegionPlace { guest: GUEST, user: GUEST, bytes, offset: 0 };
-    let refused = MappedRegion::bounded(place, file, Some(&bound.account())).unwrap_err().to_string();
+    let refused = MappedRegion::bounded(place, file.into(), Some(&bound.account())).unwrap_err().to_string();
     assert!(
         refused.starts_with("a memory region of 4294967296 bytes costs the switch more than"),
         "{refused}"
@@ -150,4 +165,36 @@ fn a_page_behind_the_end_of_the_file_is_lost_and_not_counted() {
     touch(&memory, 7..8);
     assert!(memory.lost_pages() && !memory.cost_too_much());
     assert_eq!(account.taken_bytes(), FIXED * PAGE);
+}
+
+#[test]
+fn a_page_in_broken_memory_is_lost_and_not_asked_for_again_and_again() {
+    let (bound, file) = (bound(PAGES, PAGES), file());
+    let account = bound.account();
+    let memory = shared(&file, &account).unwrap();
+    touch(&memory, 0..3);
+    sigbus(&memory, 1, libc::BUS_MCEERR_AO);
+    assert!(!memory.lost_pages(), "nobody has asked for the page");
+    sigbus(&memory, 1, libc::BUS_MCEERR_AR);
+    assert!(memory.lost_pages() && !memory.cost_too_much());
+    touch(&memory, 0..4);
+    assert_eq!(account.taken_bytes(), (FIXED + 3) * PAGE, "it is other memory now");
+}
+
+#[test]
+fn a_page_that_is_there_and_cannot_be_had_is_lost_after_some_accesses() {
+    let (bound, file) = (bound(PAGES, PAGES), file());
+    let account = bound.account();
+    let memory = shared(&file, &account).unwrap();
+    touch(&memory, 0..3);
+    // Each time the kernel is asked for the page, and says that it is there.
+    (0..8).for_each(|_| sigbus(&memory, 1, libc::BUS_ADRERR));
+    (0..8).for_each(|_| sigbus(&memory, 2, libc::BUS_ADRERR));
+    // A page that is brought in is between these.
+    touch(&memory, 3..4);
+    (0..8).for_each(|_| sigbus(&memory, 2, libc::BUS_ADRERR));
+    assert!(!memory.lost_pages());
+    sigbus(&memory, 2, libc::BUS_ADRERR);
+    assert!(memory.lost_pages() && !memory.cost_too_much());
+    assert_eq!(account.taken_bytes(), (FIXED + 4) * PAGE);
 }

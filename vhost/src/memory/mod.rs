@@ -1,5 +1,6 @@
 //! A guest's memory as this process sees it.
 //!
+//! - a file that a guest sent, and who closes it: [`GuestFile`], [`FileCloser`]
 //! - one mapped region and what is checked of its file: [`MappedRegion`]
 //! - all regions of a guest, and how an address of the guest becomes memory of ours: [`GuestMemory`], [`RegionHint`]
 //! - a piece of it, and the only reads and writes of guest memory there are: [`GuestSlice`], [`KeptSlice`]
@@ -13,6 +14,7 @@
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzed_reads;
+mod guest_file;
 mod guest_memory;
 mod guest_slice;
 pub(crate) mod lost_pages;
@@ -20,6 +22,7 @@ mod mapped_region;
 mod memory_bound;
 pub(crate) mod userfault;
 
+pub(crate) use guest_file::{FileCloser, GuestFile};
 pub(crate) use guest_memory::{GuestMemory, MAX_REGIONS, RegionHint};
 pub(crate) use guest_slice::{CACHE_LINE, GuestSlice, KeptSlice};
 pub(crate) use mapped_region::{MappedRegion, RegionError, RegionPlace, is_memory_file};

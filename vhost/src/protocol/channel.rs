@@ -5,7 +5,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, sendmsg};
@@ -14,9 +14,9 @@ use rustix::net::{
 };
 
 use super::message::{HEADER_BYTES, Header, MAX_PAYLOAD};
-use super::received_fd::{admit, close_elsewhere};
+use super::received_fd::admit;
 use super::{Refusal, Reply};
-use crate::memory::MAX_REGIONS;
+use crate::memory::{GuestFile, MAX_REGIONS};
 
 /// The most file descriptors that come with a message (`SCM_MAX_FD`). With room for all of them none is left for the kernel to close,
 /// which might wait for the guest.
@@ -27,24 +27,25 @@ const MAX_FDS: usize = 253;
 pub(crate) struct RawMessage {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) fds: Vec<GuestFile>,
 }
 
 /// The backend's end of a connection.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    socket: OwnedFd,
+    /// What the guest sent over it and nobody has read is closed with it.
+    socket: GuestFile,
     /// What has come of the next message: its header, and then its payload.
     bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<GuestFile>,
 }
 
 impl Channel {
-    /// Speaks over `socket`, a connected stream socket.
+    /// Speaks over `socket`, a connected stream socket. What comes over it is closed where it is.
     ///
     /// # Errors
     /// The socket cannot be made non-blocking.
-    pub(crate) fn new(socket: OwnedFd) -> Result<Channel, nix::Error> {
+    pub(crate) fn new(socket: GuestFile) -> Result<Channel, nix::Error> {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
         let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
         fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -89,7 +90,7 @@ impl Channel {
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
+                fds.extend(rights.map(|fd| self.socket.received(fd)));
             }
         }
         self.fds.extend(admit(fds)?);
@@ -101,11 +102,10 @@ impl Channel {
         if count == 0 { Err(Refusal::Closed) } else { Ok(true) }
     }
 
-    /// Ends the connection. The guest sees it at once; what it sent and nobody has read may take the kernel as long as the guest likes.
+    /// Ends the connection. The guest sees it at once, whenever the socket is closed.
     pub(crate) fn close(self) {
         // A peer that is gone already needs no end.
         let _ = shutdown(&self.socket, Shutdown::Both);
-        close_elsewhere(vec![self.socket]);
     }
 
     /// Sends a reply.
@@ -115,7 +115,7 @@ impl Channel {
     pub(crate) fn send(&self, message: u32, reply: Reply) -> Result<(), Refusal> {
         let bytes = reply.bytes(message);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], &[], flags, None) {
+        match sendmsg::<()>(self.socket.as_fd().as_raw_fd(), &[IoSlice::new(&bytes)], &[], flags, None) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) | Err(Errno::EAGAIN) => Err(Refusal::RepliesUnread),
             Err(errno) => Err(Refusal::Socket(errno)),

@@ -2,8 +2,6 @@
 //!
 //! Invariant: a request has exactly the bytes and file descriptors that its kind has. What the values mean is the session's business.
 
-use std::os::fd::OwnedFd;
-
 use vhost::vhost_user::message::{
     FrontendReq, VhostUserMemory, VhostUserMemoryRegion, VhostUserMsgValidator, VhostUserSingleMemoryRegion,
     VhostUserU64, VhostUserVringAddr, VhostUserVringState,
@@ -11,7 +9,7 @@ use vhost::vhost_user::message::{
 use vm_memory::ByteValued;
 
 use super::Refusal;
-use crate::memory::RegionPlace;
+use crate::memory::{GuestFile, RegionPlace};
 
 /// The bytes of a header: number, flags, payload's length, four bytes each.
 pub(crate) const HEADER_BYTES: usize = 12;
@@ -63,8 +61,8 @@ pub(crate) enum Request {
     SetOwner,
     /// RESET_OWNER and RESET_DEVICE: everything is as after the connection was made.
     Reset,
-    SetMemTable(Vec<(RegionPlace, OwnedFd)>),
-    AddMemReg(RegionPlace, OwnedFd),
+    SetMemTable(Vec<(RegionPlace, GuestFile)>),
+    AddMemReg(RegionPlace, GuestFile),
     RemMemReg(RegionPlace),
     GetMaxMemSlots,
     SetVringNum(VhostUserVringState),
@@ -73,8 +71,8 @@ pub(crate) enum Request {
     GetVringBase(VhostUserVringState),
     SetVringEnable(VhostUserVringState),
     /// A ring's index, and the eventfd unless the ring has none.
-    SetVringKick(u32, Option<OwnedFd>),
-    SetVringCall(u32, Option<OwnedFd>),
+    SetVringKick(u32, Option<GuestFile>),
+    SetVringCall(u32, Option<GuestFile>),
     /// The eventfd that comes with it is not kept: a guest is told of errors by the end of its connection.
     SetVringErr(u32),
     GetProtocolFeatures,
@@ -114,7 +112,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Refusal`]: an unknown message, or a payload or file descriptors that it cannot have.
-    pub(crate) fn parse(message: u32, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Request, Refusal> {
+    pub(crate) fn parse(message: u32, payload: &[u8], fds: Vec<GuestFile>) -> Result<Request, Refusal> {
         let kind = FrontendReq::try_from(message).map_err(|_| Refusal::UnknownMessage(message))?;
         let parts = Parts { message, payload, fds };
         match kind {
@@ -151,7 +149,7 @@ impl Request {
 struct Parts<'p> {
     message: u32,
     payload: &'p [u8],
-    fds: Vec<OwnedFd>,
+    fds: Vec<GuestFile>,
 }
 
 impl Parts<'_> {
@@ -218,7 +216,7 @@ impl Parts<'_> {
         }
     }
 
-    fn event(mut self, request: fn(u32, Option<OwnedFd>) -> Request) -> Result<Request, Refusal> {
+    fn event(mut self, request: fn(u32, Option<GuestFile>) -> Request) -> Result<Request, Refusal> {
         let number = self.number()?;
         if number & !(NO_FD | 0xff) != 0 {
             return Err(Refusal::Payload(self.message));

@@ -11,7 +11,8 @@
 //! crate, the connection is dropped each time. Its message header and its socket are private.
 //!
 //! Invariants: every size, index and number of file descriptors is checked before anything is done. A frontend that breaks the
-//! protocol loses its own connection and nothing else. Nothing here waits: a socket that has no data is left until it has.
+//! protocol loses its own connection and nothing else. Nothing here waits: a socket that has no data is left until it has,
+//! and what guests sent is closed elsewhere.
 
 mod channel;
 mod features;

@@ -6,8 +6,6 @@
 //!
 //! Messages that set something twice are taken as they come: frontends do that (SET_OWNER after a reconnect).
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
@@ -17,7 +15,7 @@ use super::features::{enables_rings, ring_features};
 use super::message::{Header, Request};
 use super::vring::Vring;
 use super::{Offer, Refusal, Reply};
-use crate::memory::{GuestMemory, MAX_REGIONS, MappedRegion, PortAccount, RegionPlace};
+use crate::memory::{GuestFile, GuestMemory, MAX_REGIONS, MappedRegion, PortAccount, RegionPlace};
 use crate::ring::{GuestEvent, RingFault, SplitRing};
 
 /// The rings that are at work. The data plane's are on the poll thread.
@@ -93,7 +91,7 @@ impl Session {
         &mut self,
         header: Header,
         payload: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<GuestFile>,
         rings: &mut dyn Rings,
     ) -> Result<Option<Reply>, Refusal> {
         let acknowledge =
@@ -120,9 +118,9 @@ impl Session {
             Request::SetFeatures(features) => self.set_features(features, rings)?,
             Request::SetProtocolFeatures(bits) => self.set_protocol_features(bits)?,
             Request::Reset => self.reset(rings)?,
-            Request::SetMemTable(places) => self.set_memory(self.table(places)?, rings)?,
-            Request::AddMemReg(place, fd) => {
-                let region = MappedRegion::bounded(place, File::from(fd), self.account.as_ref())?;
+            Request::SetMemTable(places) => self.replace_memory(places, rings)?,
+            Request::AddMemReg(place, file) => {
+                let region = MappedRegion::bounded(place, file, self.account.as_ref())?;
                 self.set_memory(self.memory.with(region)?, rings)?;
             }
             Request::RemMemReg(place) => {
@@ -145,9 +143,8 @@ impl Session {
         Ok(None)
     }
 
-    fn table(&self, places: Vec<(RegionPlace, OwnedFd)>) -> Result<GuestMemory, Refusal> {
-        let map =
-            |(place, fd)| MappedRegion::bounded(place, File::from(fd), self.account.as_ref()).map(Arc::new);
+    fn table(&self, places: Vec<(RegionPlace, GuestFile)>) -> Result<GuestMemory, Refusal> {
+        let map = |(place, file)| MappedRegion::bounded(place, file, self.account.as_ref()).map(Arc::new);
         let regions = places.into_iter().map(map).collect::<Result<_, _>>()?;
         Ok(GuestMemory::new(regions)?)
     }
@@ -185,6 +182,17 @@ impl Session {
         Ok(())
     }
 
+    /// A whole new table. The old one goes first: what both cost together may be more than the port has. A new one that is refused ends the
+    /// connection, so nothing is lost with the old one.
+    fn replace_memory(
+        &mut self,
+        places: Vec<(RegionPlace, GuestFile)>,
+        rings: &mut dyn Rings,
+    ) -> Result<(), Refusal> {
+        self.set_memory(GuestMemory::default(), rings)?;
+        self.set_memory(self.table(places)?, rings)
+    }
+
     fn set_memory(&mut self, memory: GuestMemory, rings: &mut dyn Rings) -> Result<(), Refusal> {
         self.stop_all(rings)?;
         self.memory = Arc::new(memory);
@@ -208,7 +216,7 @@ impl Session {
         self.start_or_refuse(index, rings)
     }
 
-    fn set_kick(&mut self, index: u32, fd: Option<OwnedFd>, rings: &mut dyn Rings) -> Result<(), Refusal> {
+    fn set_kick(&mut self, index: u32, fd: Option<GuestFile>, rings: &mut dyn Rings) -> Result<(), Refusal> {
         let index = self.index(index)?;
         let fd = fd.ok_or(Refusal::NoKick(index))?;
         let kick = GuestEvent::new(fd).map_err(|_| Refusal::NoEventFd(12))?;
@@ -217,11 +225,14 @@ impl Session {
         self.start_or_refuse(index, rings)
     }
 
-    fn set_call(&mut self, index: u32, fd: Option<OwnedFd>, rings: &mut dyn Rings) -> Result<(), Refusal> {
+    fn set_call(&mut self, index: u32, fd: Option<GuestFile>, rings: &mut dyn Rings) -> Result<(), Refusal> {
         let index = self.index(index)?;
         let call = fd.map(GuestEvent::new).transpose().map_err(|_| Refusal::NoEventFd(13))?.map(Arc::new);
-        self.vrings[index].call.clone_from(&call);
-        if self.vrings[index].running { rings.set_call(index, call) } else { Ok(()) }
+        // The eventfd of before goes when the poll thread has let go of it: whoever lets go last has it closed, and that is not its work.
+        let before = std::mem::replace(&mut self.vrings[index].call, call.clone());
+        let told = if self.vrings[index].running { rings.set_call(index, call) } else { Ok(()) };
+        drop(before);
+        told
     }
 
     fn set_enabled(&mut self, state: VhostUserVringState, rings: &mut dyn Rings) -> Result<(), Refusal> {

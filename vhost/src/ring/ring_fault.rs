@@ -52,6 +52,9 @@ pub(crate) enum RingFault {
     /// The eventfd by which the guest is called blocks its writer.
     #[error("the call eventfd blocks whoever writes to it")]
     CallBlocks,
+    /// Writes to the eventfd by which the guest is called take the processor for long.
+    #[error("calling it takes too long: too many wait for its call eventfd")]
+    CallsTakeLong,
     /// The guest took pages of its memory away.
     #[error("pages of the shared memory are gone")]
     LostPages,

@@ -11,7 +11,7 @@ use super::layout::{
     AVAIL_NO_INTERRUPT, DESCRIPTOR_BYTES, Descriptor, FLAGS_OFFSET, INDEX_OFFSET, INDIRECT, NEXT,
     USED_NO_NOTIFY, UsedElement, area_bytes, available_entry, used_entry,
 };
-use super::{Caller, GuestEvent, RingFault};
+use super::{CallTimes, Caller, GuestEvent, RingFault};
 use crate::fenced::Fenced;
 use crate::memory::{GuestMemory, GuestSlice, KeptSlice, RegionHint};
 use crate::offload::Offloads;
@@ -296,21 +296,26 @@ impl SplitRing {
         }
     }
 
-    /// Calls the guest if it asked for that and was told of something since the last time.
+    /// Calls the guest if it asked for that and was told of something since the last time. `times` are its port's.
     ///
     /// The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2), with a fence
     /// between the two.
     ///
     /// # Errors
-    /// [`RingFault::CallBlocks`].
+    /// [`RingFault::CallBlocks`], [`RingFault::CallsTakeLong`].
     #[inline]
-    pub(crate) fn call(&mut self, caller: &Caller, _: Fenced) -> Result<(), RingFault> {
+    pub(crate) fn call(
+        &mut self,
+        caller: &Caller,
+        times: &mut CallTimes,
+        _: Fenced,
+    ) -> Result<(), RingFault> {
         let before = std::mem::replace(&mut self.called, self.published);
         let Some(call) = self.call.as_ref().filter(|_| before != self.published) else { return Ok(()) };
         // The first time without a look at its wish: a call before may have gone to nobody, or to an eventfd that the guest has put aside, and
         // with the event index it would not ask again.
         let is_first = !std::mem::replace(&mut self.has_called, true);
-        if is_first || self.wants_call(before) { caller.call(call) } else { Ok(()) }
+        if is_first || self.wants_call(before) { caller.call(call, times) } else { Ok(()) }
     }
 
     /// Both, of one ring.
@@ -320,7 +325,7 @@ impl SplitRing {
     #[cfg(test)]
     pub(crate) fn publish(&mut self, caller: &Caller) -> Result<(), RingFault> {
         self.announce();
-        self.call(caller, Fenced::now())
+        self.call(caller, &mut CallTimes::default(), Fenced::now())
     }
 
     fn wants_call(&self, before: u16) -> bool {

@@ -39,8 +39,8 @@ impl Queues {
         self.0.iter().map(|queue| Arc::clone(queue.socket())).collect()
     }
 
-    /// Puts a frame that came from queue pair `pair` of a port into a queue, and answers its number; a flow stays in one queue, so its order
-    /// is kept. Absent: there is no room.
+    /// Puts a frame that came from queue pair `pair` of a port into a queue, and answers its number; a flow stays in one queue, so its
+    /// order is kept. Absent: there is no room, or the kernel does not send.
     #[inline]
     pub(crate) fn put(&mut self, pair: usize, frame: &Frame<'_, '_>, change: TagChange) -> Option<usize> {
         let at = pair.checked_rem(self.0.len())?;

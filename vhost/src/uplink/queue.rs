@@ -51,8 +51,10 @@ pub(crate) struct Queue {
     gone: XskRing<u64>,
     /// Chunks for frames that go, by their addresses.
     free: Vec<u64>,
-    /// The kernel would not send: the interface is down, say. It is not asked again before the next frame.
+    /// The kernel would not send: the interface is down, say. Frames are dropped then, rather than sent when it is up again.
     is_refused: bool,
+    /// In this round it was asked whether it sends again.
+    was_asked: bool,
 }
 
 impl Queue {
@@ -79,7 +81,8 @@ impl Queue {
         fill.publish();
         let free = (RING_ENTRIES..CHUNKS).map(address).collect();
         let (socket, hint) = (Arc::new(socket), RegionHint::default());
-        Ok(Queue { socket, memory, hint, came, fill, go, gone, free, is_refused: false })
+        let (is_refused, was_asked) = (false, false);
+        Ok(Queue { socket, memory, hint, came, fill, go, gone, free, is_refused, was_asked })
     }
 
     pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
@@ -139,9 +142,12 @@ impl Queue {
         }
     }
 
-    /// Copies `frame` into a free chunk; false if there is none. It goes with the next [`Queue::send`].
+    /// Copies `frame` into a free chunk; false if there is none, or the kernel does not send. It goes with the next [`Queue::send`].
     #[inline]
     pub(crate) fn put(&mut self, frame: &Frame<'_, '_>, change: TagChange) -> bool {
+        if self.is_refused && !self.sends_again() {
+            return false;
+        }
         let bytes = frame.changed_length(change);
         if self.free.is_empty() {
             self.collect();
@@ -165,11 +171,28 @@ impl Queue {
     pub(crate) fn send(&mut self) {
         self.go.publish();
         self.is_refused = false;
-        self.send_rest();
+        self.go_on();
     }
 
-    /// Goes on with what the kernel has not sent yet, and takes back the chunks of what it has.
+    /// Goes on with what the kernel has not sent yet, and takes back the chunks of what it has. A round of the poll thread has one such
+    /// call.
     pub(crate) fn send_rest(&mut self) {
+        self.was_asked = false;
+        self.go_on();
+    }
+
+    /// Whether the kernel sends what it has refused to. A round asks it once: to ask for each frame would cost a call for each. What it
+    /// was given before it refused goes first, however old: that can't be taken back, since a driver without copies reads it at any time.
+    #[cold]
+    fn sends_again(&mut self) -> bool {
+        if !std::mem::replace(&mut self.was_asked, true) {
+            self.is_refused = false;
+            self.go_on();
+        }
+        !self.is_refused
+    }
+
+    fn go_on(&mut self) {
         for _ in 0..CALLS {
             if !self.is_unsent() || !self.go.needs_wakeup() {
                 break;
@@ -227,14 +250,34 @@ fn read_option<T: Copy>(socket: &OwnedFd, option: libc::c_int, value: &mut T) ->
     }
 }
 
-/// Whether the driver hands frames over without copying them; and how many frames that came the kernel had no room for.
-pub(crate) fn state(socket: &OwnedFd) -> (bool, u64) {
+/// What the kernel tells of a queue's socket.
+#[derive(Debug)]
+pub(crate) struct SocketState {
+    /// It is bound to a queue of an interface that is there.
+    pub(crate) is_bound: bool,
+    /// The driver hands frames over without copying them.
+    pub(crate) zero_copy: bool,
+    /// Frames that came when the kernel had no room for them.
+    pub(crate) lost: u64,
+}
+
+/// Asks the kernel for the state of a socket. What it does not tell is 0; a socket is bound unless it says otherwise.
+pub(crate) fn state(socket: &OwnedFd) -> SocketState {
     let mut options = libc::xdp_options { flags: 0 };
     let has_options = read_option(socket, libc::XDP_OPTIONS, &mut options).is_ok();
     // SAFETY: all zeroes is a value of a structure of integers.
     let mut counted: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-    // What can't be read is 0.
     let _ = read_option(socket, libc::XDP_STATISTICS, &mut counted);
-    let lost = counted.rx_dropped.wrapping_add(counted.rx_ring_full);
-    (has_options && options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0, lost)
+    SocketState {
+        is_bound: is_bound(socket),
+        zero_copy: has_options && options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
+        lost: counted.rx_dropped.wrapping_add(counted.rx_ring_full),
+    }
+}
+
+/// Whether a socket is bound. No option tells it; the kernel's first answer to one that is not, or whose interface is gone, is ENXIO
+/// (`xsk_recvmsg`), and a driver without copies answers the same where it has no such socket. Linux before 5.11 always answers EOPNOTSUPP.
+fn is_bound(socket: &OwnedFd) -> bool {
+    // Nothing is received by it.
+    !matches!(recv(socket.as_fd(), &mut [0_u8; 0][..], RecvFlags::DONTWAIT), Err(Errno::NXIO))
 }

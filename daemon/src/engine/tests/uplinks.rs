@@ -131,6 +131,52 @@ fn an_uplink_that_is_down_has_another_name_or_is_gone_is_told_and_given_back_by_
 }
 
 #[test]
+fn an_uplink_whose_sockets_a_killed_daemon_has_not_bound_is_told_and_opened_anew() {
+    let rig = Rig::with_sockets();
+    let (_server, ports) = switch(&rig);
+    let answer = rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    let with = config(&format!(r#","master":"dev0","prevResult":{answer}"#));
+    let is_bound = || ports.uplinks().first().is_some_and(|uplink| uplink.bound);
+    // By the keeper, which finds it, and by the next ADD.
+    for times in [2, 3] {
+        ports.leave_unbound("blue");
+        let refused = rig.of(Command::Check, "c1", &with).unwrap_err();
+        assert!(refused.code == Code::Changed && refused.msg.contains("sockets are not bound"), "{refused}");
+        let row = rig.engine().core.kinds.vhost_user.ports_table()["uplinks"][0].clone();
+        assert!(row["reason"].as_str().unwrap().contains("sockets are not bound"), "{row}");
+        if times == 2 {
+            rig.kept_up_until(is_bound);
+        } else {
+            rig.of(Command::Add, "c2", &on_wire()).unwrap();
+        }
+        assert!(is_bound() && rig.bound() == times);
+        rig.of(Command::Check, "c1", &with).unwrap();
+    }
+}
+
+#[test]
+fn an_uplink_that_could_not_be_asked_back_stays_on_record_until_it_is_gone() {
+    let rig = Rig::with_sockets();
+    let (_server, ports) = switch(&rig);
+    let before = rig.state();
+    rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    // The switch runs, and the kernel makes no connection to it, as where the daemon has no descriptor left for one.
+    let (socket, aside) =
+        (rig.dir.path().join("run/vswitch.sock"), rig.dir.path().join("run/vswitch.sock.aside"));
+    std::fs::rename(&socket, &aside).unwrap();
+    std::os::unix::fs::symlink(&socket, &socket).unwrap();
+    let refused = rig.of(Command::Del, "c1", &on_wire()).unwrap_err();
+    assert!(refused.code == Code::TryAgain && refused.msg.contains("can't connect"), "{refused}");
+    assert!(ports.uplink("blue").is_some() && rig.wire_is_promiscuous());
+    assert_eq!(rig.state().records, 1);
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::rename(&aside, &socket).unwrap();
+    rig.reap();
+    assert!(ports.uplinks().is_empty() && !rig.wire_is_promiscuous());
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
 fn what_went_over_an_uplink_is_told_in_the_metrics_until_it_is_taken_away() {
     let rig = Rig::with_sockets();
     metrics_of_ports::register(rig.engine.as_ref().unwrap(), &rig.exposition);
@@ -197,6 +243,37 @@ fn a_bond_has_as_many_queues_as_the_port_that_has_the_most() {
     let why = "\"port2\" has 9 receive queues, and the switch serves 8";
     assert!(refused.msg.ends_with(why), "{refused:?}");
     assert_eq!(refused.details, "ethtool -L port2 combined 8");
+}
+
+#[test]
+fn a_port_with_tags_is_refused_over_a_bond_whose_frames_come_without_theirs() {
+    let rig = Rig::with_sockets();
+    let (_server, ports) = switch(&rig);
+    for kind in ["bond", "team", "veth"] {
+        let link = Kind::Other { name: kind.into() };
+        rig.kernel.add_link("/proc/1/ns/net", &format!("{kind}0"), link).unwrap();
+    }
+    let on = |master: &str, keys: &str| {
+        let config = config(&format!(r#","network":"{master}","master":"{master}"{keys}"#));
+        let answer = rig.of(Command::Add, "c1", &config);
+        rig.of(Command::Del, "c1", &config).unwrap();
+        answer
+    };
+    for (keys, key) in [(r#","vlan":5"#, "vlan"), (r#","trunk":[5,6]"#, "trunk")] {
+        for kind in ["bond", "team"] {
+            let refused = on(&format!("{kind}0"), keys).unwrap_err();
+            assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+            let why = format!(
+                "master \"{kind}0\" is a {kind}, from which the switch gets frames without their tags, so \"{key}\" cannot be had"
+            );
+            assert!(refused.msg.ends_with(&why), "{refused}");
+            let remedy = format!("ip link add link {kind}0 name {kind}0.5 type vlan id 5");
+            assert!(refused.details.contains(&remedy), "{refused}");
+        }
+        on("veth0", keys).unwrap();
+    }
+    on("bond0", "").unwrap();
+    assert!(ports.uplinks().is_empty());
 }
 
 #[test]

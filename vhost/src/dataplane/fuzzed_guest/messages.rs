@@ -28,7 +28,7 @@ impl Connection {
     fn new() -> Connection {
         let (ours, guest) = UnixStream::pair().unwrap();
         guest.set_nonblocking(true).unwrap();
-        let channel = Channel::new(OwnedFd::from(ours)).unwrap();
+        let channel = Channel::new(OwnedFd::from(ours).into()).unwrap();
         Connection { channel, session: Session::new(Offer { queues: QUEUES }, None), guest }
     }
 

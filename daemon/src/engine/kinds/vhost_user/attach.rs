@@ -45,8 +45,7 @@ pub(crate) fn plan(
         None => config.network.clone(),
     };
     let uplink = config.master.as_deref();
-    let uplink =
-        uplink.map(|master| uplink::plan(kinds, &network, master, config.mtu, request)).transpose()?;
+    let uplink = uplink.map(|master| uplink::plan(kinds, &network, master, config, request)).transpose()?;
     let (uplink, mtu) = uplink.unzip();
     let port = PortConfig {
         name: format!("{}/{}", short_id(&request.key.container), request.key.ifname),

@@ -1,7 +1,7 @@
 //! Keeps our own switch's ports as the records have them. One that was started again has none: it gets those of the records, each with a new
 //! socket in its pod's directory. What could not be made is tried again; ports that nobody has on record are taken out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,9 +83,7 @@ impl VhostUserServices {
             match self.switch.events() {
                 Ok(mut events) => {
                     tracing::info!("fairlead-vswitch is there");
-                    if let Err(error) = self.remove_strangers() {
-                        tracing::error!(%error, "ports that no attachment has may be left in the switch");
-                    }
+                    self.remove_strangers();
                     let mut upkeep = Upkeep::default();
                     self.look(&mut upkeep);
                     while goes_on() && self.follow(&mut events, &mut upkeep) {
@@ -125,28 +123,39 @@ impl VhostUserServices {
     }
 
     /// Takes out of the switch what nobody has on record.
-    fn remove_strangers(&self) -> Result<(), CniError> {
+    fn remove_strangers(&self) {
         // The record comes before the port: with the turn no port is made between the look at the records and the order.
         let _turn = self.turn.lock();
-        let all = self.store.all();
-        let names = all.iter().filter_map(|a| Some(a.port_of_own_switch()?.port.name.clone()));
-        self.switch.keep_only(&names.collect::<Vec<_>>())
+        if let Err(error) = self.switch.keep_only(&self.names_on_record()) {
+            tracing::error!(%error, "ports that no attachment has may be left in the switch");
+        }
     }
 
-    /// Compares the switch's ports with the records, and makes what is missing.
+    /// The ports that are on record, also those that are being made or taken away.
+    fn names_on_record(&self) -> Vec<String> {
+        self.store.filter_map(|a| Some(a.port_of_own_switch()?.port.name.clone()))
+    }
+
+    /// Whether one of these ports of the switch was on nobody's record when they had been listed.
+    fn has_stranger(&self, ports: &[PortView]) -> bool {
+        let known: HashSet<String> = self.names_on_record().into_iter().collect();
+        ports.iter().any(|port| !known.contains(&port.config.name))
+    }
+
+    /// Compares the switch's ports with the records: makes what is missing, and takes out what nobody has on record.
     fn look(&self, upkeep: &mut Upkeep) {
         (upkeep.looked, upkeep.is_missing) = (Some(Instant::now()), false);
         self.look_at_uplinks(upkeep);
         let attached = self.attached();
         upkeep.forget_detached(&attached);
-        if attached.is_empty() {
-            return;
-        }
         // After the records: what is on record as attached has its port in this list, or the switch has lost it.
         let Ok(ports) = self.switch.ports() else {
-            upkeep.is_missing = true;
+            upkeep.is_missing = !attached.is_empty();
             return;
         };
+        if self.has_stranger(&ports) {
+            self.remove_strangers();
+        }
         let ports: HashMap<&str, &PortView> = ports.iter().map(|port| (&*port.config.name, port)).collect();
         for attachment in &attached {
             let Some(record) = attachment.port_of_own_switch() else { continue };

@@ -121,7 +121,7 @@ impl VhostUserServices {
 
     fn uplink_row(&self, uplink: &UplinkView) -> Value {
         let mut row = json!(uplink);
-        if let Some(why) = self.why_dead(&uplink.config).unwrap_or_else(|e| Some(e.msg)) {
+        if let Some(why) = self.why_dead(uplink).unwrap_or_else(|e| Some(e.msg)) {
             row["reason"] = why.into();
         }
         row

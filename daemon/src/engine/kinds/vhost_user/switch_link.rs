@@ -72,11 +72,7 @@ impl SwitchLink {
     /// Takes a port out of the switch. One that it does not have is success, and so is a switch that does not run: all of its ports
     /// have ended with it.
     pub(super) fn remove(&self, name: &str) -> Result<(), CniError> {
-        self.call(|client| match client.remove_port(name) {
-            Err(ClientError::Connect { .. }) => Ok(()),
-            Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
-            done => done,
-        })
+        self.call(|client| none_is_success(client.remove_port(name)))
     }
 
     /// Hands over a new connection to the process that made the socket of a port.
@@ -98,12 +94,8 @@ impl SwitchLink {
     pub(super) fn remove_uplink(&self, network: &str) -> Result<(), CniError> {
         let _others = self.line.lock();
         let mut patient = Client::new(self.socket.clone(), GIVES_BACK);
-        call_twice(&mut patient, |client| match client.remove_uplink(network) {
-            Err(ClientError::Connect { .. }) => Ok(()),
-            Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
-            done => done,
-        })
-        .map_err(|error| told(&error))
+        let removed = call_twice(&mut patient, |client| none_is_success(client.remove_uplink(network)));
+        removed.map_err(|error| told(&error))
     }
 
     /// The uplinks that the switch has.
@@ -181,6 +173,15 @@ fn call_twice<T>(
     }
 }
 
+/// What was to be removed is not there: the switch says so, or does not run. One that could not be connected to for another reason may
+/// still have it.
+fn none_is_success(removed: Result<(), ClientError>) -> Result<(), ClientError> {
+    match removed {
+        Err(error) if error.is_unserved() || refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
+        done => done,
+    }
+}
+
 /// Asks for a thread of this NUMA node; for any, where the switch is from before there were several.
 fn near(
     numa_node: Option<u32>,
@@ -205,7 +206,10 @@ fn told(error: &ClientError) -> CniError {
         return CniError::new(Code::InvalidConfig, error.to_string());
     }
     let remedy = match error {
-        ClientError::Connect { .. } => "start fairlead-vswitch, as docs/vhost-user.md says",
+        _ if error.is_unserved() => "start fairlead-vswitch, as docs/vhost-user.md says",
+        ClientError::Connect { .. } => {
+            "see that the daemon may open more files (LimitNOFILE, fs.file-max), has memory, and may use the socket"
+        }
         ClientError::TimedOut { .. } => {
             "fairlead-vswitch hangs: see its log, and start it again; pods keep their ports"
         }
@@ -246,6 +250,28 @@ mod tests {
         assert!(calls.iter().all(|e| e.code == Code::TryAgain && e.msg.contains("no answer to `ports`")));
         assert!(status.0.contains("no answer to `version` within 50ms") && status.1, "{status:?}");
         assert!(link.lacks().unwrap().contains("no answer to `ports` within 2s"));
+    }
+
+    #[test]
+    fn what_a_switch_has_that_does_not_run_is_removed_and_what_one_may_have_that_could_not_be_asked_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vswitch.sock");
+        let both = |path: PathBuf| {
+            let link = SwitchLink::new(path);
+            [link.remove("c1/net1"), link.remove_uplink("blue")]
+        };
+        assert_eq!(both(path.clone()), [Ok(()), Ok(())], "nobody has made the socket");
+        let ended = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(std::os::fd::AsRawFd::as_raw_fd(&ended), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&ended, Backlog::new(1).unwrap()).unwrap();
+        drop(ended);
+        assert_eq!(both(path.clone()), [Ok(()), Ok(())], "who made it has ended");
+        // The kernel comes to no socket, as where the daemon has no descriptor left for one.
+        for kept in both(path.join("below")) {
+            let kept = kept.unwrap_err();
+            assert_eq!(kept.code, Code::TryAgain, "{kept}");
+            assert!(kept.msg.contains("can't connect") && kept.details.contains("LimitNOFILE"), "{kept}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use fairlead_cni::config::VhostUser;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::uplink::{MOST_MTU, MOST_QUEUES};
 use fairlead_host::{Link, LinkSettings, Net, NetError, NetdevSettings, Op, SetLink, failpoint};
@@ -27,14 +28,16 @@ const IFF_PROMISC: u32 = 0x100;
 /// The number of the feature `rx-vlan-hw-parse` (`NETIF_F_HW_VLAN_CTAG_RX_BIT`): the card takes tags out of frames, and tells the
 /// kernel's stack of them beside the frame, where a socket of AF_XDP does not see them.
 const TAKES_TAGS_OUT: usize = 8;
+/// Kinds of links that hear a frame after a link below them: the kernel has taken a tag out of it there, before the program of these runs.
+const HEAR_NO_TAGS: [&str; 2] = ["bond", "team"];
 
-/// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself, and the MTU of the port,
-/// where `mtu` is asked for.
+/// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself and that passes what the
+/// port asks for, and the MTU of the port.
 pub(super) fn plan(
     kinds: &Kinds,
     network: &str,
     master: &str,
-    mtu: Option<u16>,
+    config: &VhostUser,
     request: &AttachmentRequest<'_>,
 ) -> Result<(UplinkRecord, u16), CniError> {
     let services = &kinds.vhost_user;
@@ -42,7 +45,8 @@ pub(super) fn plan(
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at the host's interfaces", &e);
     let mut host = kinds.kernel.host().map_err(told)?;
     let link = find(host.as_mut(), master)?;
-    let mtu = mtu_over(&link, mtu)?;
+    must_keep_tags(&link, config)?;
+    let mtu = mtu_over(&link, config.mtu)?;
     if let Some(known) = known {
         return Ok((known, mtu));
     }
@@ -55,6 +59,24 @@ pub(super) fn plan(
         features: settings.features,
     };
     Ok((uplink, mtu))
+}
+
+/// Refuses a port with tags over a link from which frames come without their tags: those of its VLANs would never reach it.
+fn must_keep_tags(link: &Link, config: &VhostUser) -> Result<(), CniError> {
+    let (name, kind) = (&link.name, link.kind.name());
+    let Some(vlan) = config.vlan.or(config.trunk.first().copied()) else { return Ok(()) };
+    if !HEAR_NO_TAGS.contains(&kind) {
+        return Ok(());
+    }
+    let key = if config.vlan.is_some() { "vlan" } else { "trunk" };
+    let msg = format!(
+        "master {name:?} is a {kind}, from which the switch gets frames without their tags, so \"{key}\" cannot be had"
+    );
+    let remedy = format!(
+        "make the VLAN's interface on it (ip link add link {name} name {name}.{vlan} type vlan id {vlan}), and name that as `master` of a \
+         network of its own without \"{key}\""
+    );
+    Err(CniError::new(Code::InvalidConfig, msg).with(remedy))
 }
 
 /// The MTU of a port that reaches the wire by this link: the one that is wanted, if its frames pass.
@@ -138,8 +160,9 @@ impl VhostUserServices {
         let link = find(host.as_mut(), &wanted.interface)?;
         let there = self.switch.uplinks()?.into_iter().find(|there| there.config.network == *network);
         match there {
-            Some(there) if there.config.index == link.index => return Ok(()),
-            // The interface has gone and come back, or its last port was on record with another.
+            Some(there) if there.config.index == link.index && there.bound => return Ok(()),
+            // The interface has gone and come back, or its last port was on record with another; or a daemon that was killed has not come
+            // to bind the sockets, into which all frames of the interface go.
             Some(_) => self.switch.remove_uplink(network)?,
             None => {}
         }
@@ -253,14 +276,15 @@ impl VhostUserServices {
         let network = &record.port.network;
         let all = self.switch.uplinks()?;
         let why = match all.iter().find(|there| there.config.network == *network) {
-            Some(there) => self.why_dead(&there.config)?,
+            Some(there) => self.why_dead(there)?,
             None => Some("the switch has it not".to_owned()),
         };
         Ok(why.map(|why| format!("network {network:?} has lost its uplink {:?}: {why}", wanted.interface)))
     }
 
     /// Why no frames pass an uplink that the switch has, or will not when the switch is started again; `None` where all is as it was.
-    pub(super) fn why_dead(&self, uplink: &UplinkConfig) -> Result<Option<String>, CniError> {
+    pub(super) fn why_dead(&self, there: &UplinkView) -> Result<Option<String>, CniError> {
+        let uplink = &there.config;
         let told = |e: NetError| errors::kernel(&uplink.network, "looking at the uplink", &e);
         let link = self.kernel.host().and_then(|mut host| host.link_by_index(uplink.index)).map_err(told)?;
         Ok(match link {
@@ -269,6 +293,7 @@ impl VhostUserServices {
                 Some(format!("the interface is called {:?} by now", link.name))
             }
             Some(link) if !link.up => Some("the interface is down".to_owned()),
+            Some(_) if !there.bound => Some("the switch's sockets are not bound to the interface".to_owned()),
             Some(_) => None,
         })
     }

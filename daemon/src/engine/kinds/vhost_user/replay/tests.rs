@@ -9,6 +9,7 @@ use fairlead_host::double::FakeKernel;
 use fairlead_host::{HostRoot, Kernel, NetnsId};
 use fairlead_sriov::Inventory;
 use fairlead_vhost::control::PortCommands;
+use fairlead_vhost::dataplane::Socket;
 use fairlead_vhost::fake_switch;
 use fairlead_vhost::ovs_dpdk::DatabaseAddress;
 use fairlead_vhost::port::PortConfig;
@@ -66,8 +67,8 @@ fn record() -> VhostUserRecord {
     }
 }
 
-/// Puts an attachment with that port on record, as attached; answers its number.
-fn attach(store: &Store) -> u64 {
+/// Puts an attachment with that port on record, as one that is being made; answers its number.
+fn begin(store: &Store) -> u64 {
     let key = Key {
         container: "c1".to_owned(),
         network: "blue".to_owned(),
@@ -78,6 +79,12 @@ fn attach(store: &Store) -> u64 {
     let netns = Namespace { path: "/run/netns/pod".to_owned(), id, nsid: None };
     let (number, link) = (store.next_id(), LinkRecord::VhostUser(Box::new(record())));
     store.begin(Attachment::new(number, key, netns, link, Arc::from("{}"))).unwrap();
+    number
+}
+
+/// The same, as attached.
+fn attach(store: &Store) -> u64 {
+    let number = begin(store);
     store.commit(vec![Commit { id: number, addresses: Vec::new(), answer: "{}".to_owned() }]).unwrap();
     number
 }
@@ -120,6 +127,34 @@ fn a_port_that_fails_again_after_it_was_whole_is_told_again_and_nothing_is_kept_
     services.store.removed(id).unwrap();
     services.look(&mut upkeep);
     assert!(upkeep.told.is_empty() && upkeep.handed_over.is_empty());
+}
+
+#[test]
+fn a_port_that_nobody_has_on_record_goes_with_any_look_and_one_that_is_being_made_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, ports) = fake_switch::serve(&dir.path().join(SWITCH_SOCKET));
+    let services = services(dir.path());
+    let mut upkeep = Upkeep::default();
+    let add = |name: &str| {
+        // Nobody looks into it.
+        let socket = fs::File::open("/dev/null").unwrap().into();
+        let port = PortConfig { name: name.to_owned(), ..record().port };
+        ports.add_port(port, Socket::Listening(socket), None).unwrap();
+    };
+    services.look(&mut upkeep);
+    // No port of the node is attached.
+    add("c7/net1");
+    services.look(&mut upkeep);
+    assert!(ports.names().is_empty());
+    // An ADD has its intent on record, and no more.
+    begin(&services.store);
+    add(PORT);
+    add("c7/net1");
+    services.look(&mut upkeep);
+    assert_eq!(ports.names(), [PORT]);
+    let after = ports.listings();
+    services.look(&mut upkeep);
+    assert_eq!((ports.names(), ports.listings()), (vec![PORT.to_owned()], after + 1));
 }
 
 #[test]
