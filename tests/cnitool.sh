@@ -115,6 +115,32 @@ as_few_page_faults() {
     released
 }
 
+# The dhcp plugin's daemon looks the interface up in the pod before it asks a server.
+dhcp_serves() {
+    local config=$NODE/udhcpd.conf
+    cp /usr/lib/cni/dhcp "$CNIBIN"
+    network_config dhcp unused 1.0.0 | jq '.plugins[0].ipam = {type: "dhcp"}' >"$NETD/dhcp.conflist"
+    printf '%s\n' "interface wire" "start 10.250.7.1" "end 10.250.7.9" "lease_file $NODE/leases" "pidfile $NODE/udhcpd.pid" \
+        "option subnet 255.255.0.0" "option router 10.250.0.1" "option lease 600" >"$config"
+    touch "$NODE/leases"
+    ip netns exec wire busybox udhcpd -f "$config" >"$LOG/udhcpd" 2>&1 &
+    local server=$!
+    mkdir -p /run/cni
+    "$CNIBIN/dhcp" daemon >"$LOG/dhcp" 2>&1 &
+    # shellcheck disable=SC2064 # both are known now, and gone later
+    trap "kill $server $!; cat '$LOG/udhcpd' '$LOG/dhcp'; rm '$NETD/dhcp.conflist'" EXIT
+    eventually 5 test -S /run/cni/dhcp.sock
+    fresh_pod
+    call add dhcp >"$NODE/result"
+    jq -e '.ips[0].address | startswith("10.250.7.")' "$NODE/result"
+    ip netns exec pod busybox ping -c 1 -W 2 -q 10.250.0.1
+    call check dhcp
+    call del dhcp
+    eventually 10 only_loopback
+    grep -F 'lease acquired' "$LOG/dhcp"
+    grep -F 'releasing lease' "$LOG/dhcp"
+}
+
 for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
     network_config net-$version 10.60.0.0/16 $version >"$NETD/net-$version.conflist"
 done
@@ -123,6 +149,7 @@ for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
     it "libcni adds, checks and deletes with version $version" a_call_of_each_kind $version
 done
 it "CHECK fails when the address is gone" check_really_looks
+it "a pod has an address of a DHCP server by the reference plugin, and gives it back" dhcp_serves
 it "r03 DEL succeeds when the namespace is gone" del_without_namespace
 it "GC collects what no longer counts" gc_collects
 it "STATUS is success" call status net-1.1.0

@@ -109,12 +109,12 @@ impl Chain<'_> {
         self.del_from(self.list.len(), prev)
     }
 
-    /// Calls CHECK in order, unless the list disables it. `prev` is the result of the ADD.
+    /// Calls CHECK in order, unless the list disables it or is below 0.4.0, which has none. `prev` is the result of the ADD.
+    ///
+    /// # Errors
+    /// What the first plugin says that finds something changed.
     pub fn check(&self, prev: &CniResult) -> Result<(), CniError> {
-        if self.list.version < CniVersion::V0_4_0 {
-            return Err(self.too_old(Command::Check));
-        }
-        if self.list.disable_check {
+        if self.list.disable_check || self.list.version < CniVersion::V0_4_0 {
             return Ok(());
         }
         for index in 0..self.list.len() {
@@ -225,14 +225,6 @@ impl Chain<'_> {
     fn name(&self, index: usize) -> String {
         let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
         format!("network {:?}: plugin {plugin:?}", self.list.name)
-    }
-
-    fn too_old(&self, command: Command) -> CniError {
-        let (version, name) = (self.list.version, command.name());
-        CniError::new(
-            Code::IncompatibleVersion,
-            format!("network {:?}: configuration version {version} does not support {name}", self.list.name),
-        )
     }
 }
 

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 pub(crate) use self::first_in_conf_dir::renamed_copies;
 use self::first_in_conf_dir::{Contest, must_be_first};
 use self::multus_settings::MultusSettings;
-use self::remembered::Remembered;
+use self::remembered::{LEFT, Remembered};
 use crate::call::ChangeOver;
 use crate::conf_dir::Networks;
 use crate::engine::OWN_TYPE;
@@ -66,6 +66,18 @@ pub(crate) enum NodeInstallationError {
          or name it in `install: {{clusterNetwork: …}}`", dir = .dir.display()
     )]
     NoClusterNetwork {
+        /// The conf dir.
+        dir: PathBuf,
+    },
+    /// The network that pods have got first until now is not there any more.
+    #[error(
+        "the network {name:?}, which pods got first until now, is not in {dir} any more: nothing is changed, and pods get nothing from Fairlead \
+         until it is back; if they are to get another one from now on, name it in `install: {{clusterNetwork: …}}` (`fairleadd networks` lists \
+         what is there)", dir = .dir.display()
+    )]
+    Gone {
+        /// Its name.
+        name: String,
         /// The conf dir.
         dir: PathBuf,
     },
@@ -348,6 +360,7 @@ impl NodeInstallation {
             *self.written.lock() = None;
             *self.removed.lock() = Some(Instant::now());
         }
+        self.remembered.leave()?;
         // A runtime that remembers how it attached a pod asks the same executable to detach it, and so does Multus.
         if let Some(directory) = self.networks.directories().plugins.first()
             && !(self.in_use)()
@@ -376,11 +389,12 @@ impl NodeInstallation {
     }
 }
 
-/// The network that pods get first: the one that the settings name, else the one of an earlier install, else Multus', else the
-/// runtime's first.
+/// The network that pods get first: the one that the settings name, else the one of an earlier install, else the one that Multus'
+/// settings name, else the runtime's first. The last is for the first install only: an earlier one's network is never replaced by what
+/// happens to lie there.
 ///
 /// # Errors
-/// When none is there, or not the one that is named.
+/// When none is there, or not the one that is named or was chosen.
 pub(crate) fn cluster_network(
     networks: &Networks,
     named: Option<&str>,
@@ -404,14 +418,21 @@ fn chosen(
         let found = networks.find(name);
         return found.ok_or_else(|| NodeInstallationError::Unknown { name: name.to_owned(), dir: dir() });
     }
-    let before = before.get("clusterNetwork").and_then(Value::as_str).and_then(|name| networks.find(name));
-    if let Some(before) = before {
-        return Ok(before);
+    let earlier = before.get("clusterNetwork").and_then(Value::as_str);
+    if let Some(found) = earlier.and_then(|name| networks.find(name)) {
+        return Ok(found);
     }
+    let earlier = earlier.filter(|_| !before.contains_key(LEFT));
     let of_multus = multus.map(MultusSettings::cluster_network).transpose();
     let of_multus = of_multus.map_err(NodeInstallationError::Multus)?.flatten();
-    let first = || first_network(networks);
-    of_multus.or_else(first).ok_or_else(|| NodeInstallationError::NoClusterNetwork { dir: dir() })
+    match (of_multus, earlier) {
+        (Some(named), _) => Ok(named),
+        // A CNI that is upgraded removes its file for a moment. What else lies there (podman's, CRI-O's own) would stay chosen for good.
+        (None, Some(name)) => Err(NodeInstallationError::Gone { name: name.to_owned(), dir: dir() }),
+        (None, None) => {
+            first_network(networks).ok_or_else(|| NodeInstallationError::NoClusterNetwork { dir: dir() })
+        }
+    }
 }
 
 /// The runtime's first network that attaches pods by itself.
@@ -443,6 +464,7 @@ fn plugin(
         Some(multus) => multus.keys(),
         None => before.clone(),
     };
+    plugin.remove(LEFT);
     let taken = plugin.remove("capabilities");
     let taken = taken.as_ref().and_then(Value::as_object).into_iter().flat_map(Map::keys).map(String::as_str);
     let capabilities: Map<String, Value> =
@@ -453,12 +475,12 @@ fn plugin(
     plugin
 }
 
-/// Our configuration for this cluster network. A runtime of before CNI 1.1 (containerd 1.7, CRI-O 1.29) knows the one version only, the
-/// cluster network's, which it is known to take: it would refuse a result of 1.1.0. Later ones take the newest of all that they know, and
-/// send GC and STATUS from 1.1.0 on.
+/// Our configuration for this cluster network. A runtime of before CNI 1.1 (containerd 1.7, CRI-O 1.29) knows the one version only, that of
+/// the cluster network's `cniVersion`, which it is known to take: it would refuse a result of 1.1.0. Later ones take the newest of all that
+/// they know, and send GC and STATUS from 1.1.0 on.
 fn conflist(network: &ConfList, plugin: &Map<String, Value>) -> String {
     let list = json!({
-        "cniVersion": network.version.as_str(), "cniVersions": [CniVersion::LATEST.as_str()], "name": NETWORK, "plugins": [plugin],
+        "cniVersion": network.plain_version.as_str(), "cniVersions": [CniVersion::LATEST.as_str()], "name": NETWORK, "plugins": [plugin],
     });
     format!("{list:#}\n")
 }

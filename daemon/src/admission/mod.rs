@@ -64,6 +64,14 @@ pub struct Limits {
     pub queued: usize,
 }
 
+impl Limits {
+    /// How many calls of the slow line may be at work that are no DELs. An eighth of its threads, one at least, is left to those: ADDs that
+    /// wait for what does not come would have all.
+    fn slow_others(&self) -> usize {
+        self.slow.saturating_sub((self.slow / 8).max(1)).max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits { fast: 4, slow: 64, queued: 4096 }
@@ -84,6 +92,8 @@ struct AdmissionState {
     inline: usize,
     slow_threads: usize,
     slow_idle: usize,
+    /// How many calls of the slow line are at work that are no DELs.
+    slow_others: usize,
 }
 
 impl AdmissionState {
@@ -372,6 +382,14 @@ impl Admission {
         }
     }
 
+    /// Has what nobody wants any more taken out of the slow line. A DEL of its container may stand behind it, and all threads may wait.
+    fn take_out_withdrawn(&self) {
+        let state = self.0.lock();
+        if state.slow_others >= self.0.limits.slow_others() && state.queue.has(Line::Slow) {
+            self.wake(state, [Line::Slow]);
+        }
+    }
+
     /// Makes a thread for the slow line where none is idle.
     fn ensure_thread(&self, state: &mut AdmissionState, line: Line) -> Line {
         if line == Line::Slow && state.slow_idle == 0 && state.slow_threads < self.0.limits.slow {
@@ -404,8 +422,11 @@ impl Admission {
     fn work(&self, line: Line) {
         prefer_this_thread();
         while let Some(job) = self.next(line) {
-            let number = job.number;
-            self.carry_out(job, |state| state.workers.end(number));
+            let (number, is_counted) = (job.number, line == Line::Slow && !job.is_del());
+            self.carry_out(job, |state| {
+                state.workers.end(number);
+                state.slow_others -= usize::from(is_counted);
+            });
         }
     }
 
@@ -446,13 +467,16 @@ impl Admission {
         }
         loop {
             let mut woken = Vec::new();
-            let job = state.queue.pop(line, &mut woken);
+            let all_others = line == Line::Slow && state.slow_others >= self.0.limits.slow_others();
+            let job =
+                if all_others { state.queue.pop_first(line) } else { state.queue.pop(line, &mut woken) };
             for line in woken {
                 let line = self.ensure_thread(&mut state, line);
                 self.0.work[line as usize].notify_one();
             }
             if let Some(job) = job {
                 state.running += 1;
+                state.slow_others += usize::from(line == Line::Slow && !job.is_del());
                 if line == Line::Fast {
                     state.workers.begin(job.number, Instant::now());
                 } else if state.queue.has(line) {

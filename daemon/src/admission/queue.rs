@@ -108,6 +108,14 @@ impl Queue {
         None
     }
 
+    /// Takes the first call of a line that goes before those that wait. The caller must [`Queue::finish`] its container.
+    pub(super) fn pop_first(&mut self, line: Line) -> Option<QueuedCall> {
+        let calls = &mut self.lines[line as usize];
+        let number = *calls.iter().find(|(_, job)| job.goes_first())?.0;
+        self.len -= 1;
+        calls.remove(&number)
+    }
+
     fn must_park(&self, job: &QueuedCall) -> bool {
         !self.blocked.is_empty()
             && job.call.request().command == Command::Add

@@ -160,6 +160,16 @@ pub(super) struct QueuedCall {
 }
 
 impl QueuedCall {
+    /// Whether it takes something down, which what asks for more must not hold up.
+    pub(super) fn is_del(&self) -> bool {
+        self.call.request().command == Command::Del
+    }
+
+    /// Whether it is begun past calls that wait: a DEL, and what nobody wants any more, behind which its container's DEL may stand.
+    pub(super) fn goes_first(&self) -> bool {
+        self.is_del() || (self.waiting.gone.get() && !self.outlives_its_caller())
+    }
+
     /// Whether the call goes on without its caller.
     pub(super) fn outlives_its_caller(&self) -> bool {
         outlives_its_caller(self.call.request())
@@ -233,5 +243,8 @@ impl SubmittedCall {
 impl Drop for SubmittedCall {
     fn drop(&mut self) {
         self.gone.set();
+        if self.line == Line::Slow {
+            self.admission.take_out_withdrawn();
+        }
     }
 }

@@ -182,6 +182,27 @@ fn slow_calls_that_come_at_once_have_a_thread_each_though_one_was_idle() {
 }
 
 #[test]
+fn adds_that_wait_leave_slow_threads_to_dels() {
+    let (admission, fake) = admission(1);
+    let held = fake.hangs.lock();
+    let slow = |command, name: &str, config| send(&admission, command, name, name, config);
+    let adds: Vec<SubmittedCall> =
+        (0..20).map(|n| slow(Command::Add, &format!("c{n}"), "slow:hangs")).collect();
+    until(|| log(&fake).len() == 7);
+    let del = slow(Command::Del, "gone", "slow:0");
+    assert!(matches!(del.wait(), Outcome::Reply(..)), "it waits behind ADDs that wait");
+    assert_eq!(log(&fake).len(), 8, "an eighth of the threads is left to DELs");
+    // The DEL of one that is in line yet comes before its ADD is given up.
+    let mut adds = adds;
+    let del = slow(Command::Del, "c19", "slow:0");
+    drop(adds.pop());
+    assert!(matches!(del.wait(), Outcome::Reply(..)), "it waits behind an ADD that nobody wants any more");
+    assert_eq!(log(&fake).len(), 9, "which was not begun");
+    drop(held);
+    assert!(adds.into_iter().all(|add| matches!(add.wait(), Outcome::Reply(..))));
+}
+
+#[test]
 fn calls_are_begun_in_the_order_of_their_arrival() {
     let (admission, fake) = admission(1);
     let all: Vec<SubmittedCall> =

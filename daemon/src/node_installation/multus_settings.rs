@@ -71,6 +71,8 @@ impl MultusSettings {
             (Some(NetworkSource::Name(name)), ..) => {
                 networks.find(name).map(Some).ok_or_else(|| absent(&format!("clusterNetwork {name:?}")))
             }
+            // It names none, only where the runtime's first is looked for.
+            (Some(NetworkSource::Path(path)), ..) if is_conf_dir(path, networks) => Ok(None),
             (Some(NetworkSource::Path(path)), ..) => by_path(path, networks).map(Some),
             (None, Some(delegate), _) => by_delegate(delegate, networks).map(Some),
             (None, None, Some(file)) => by_path(file, networks).map(Some),
@@ -134,11 +136,14 @@ fn on_host(path: &str) -> String {
     below.map_or_else(|| path.to_owned(), |below| format!("/{below}"))
 }
 
+/// Whether a path is the conf dir, however Multus' container calls it.
+fn is_conf_dir(path: &str, networks: &Networks) -> bool {
+    networks.directories().conf.ends_with(on_host(path).trim_matches('/'))
+}
+
 /// A file of the conf dir, however Multus' container calls that directory; a directory means its first network.
 fn by_path(path: &str, networks: &Networks) -> Result<Arc<ConfList>, String> {
-    let conf = &networks.directories().conf;
-    let on_host = on_host(path);
-    if conf.ends_with(on_host.trim_matches('/')) {
+    if is_conf_dir(path, networks) {
         return first_network(networks).ok_or_else(|| absent(path));
     }
     let file = Path::new(path).file_name().and_then(|file| file.to_str()).unwrap_or_default();

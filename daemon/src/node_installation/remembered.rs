@@ -11,6 +11,10 @@ use crate::install::{InstallError, failed, read_optional, sync, write_durably};
 /// Its file in the state directory.
 const FILE: &str = "node-network.json";
 
+/// The key that says that our configuration was taken away because the node was to be left (`install: {cni: absent}`): the node's network may
+/// be another one when we come again.
+pub(super) const LEFT: &str = "left";
+
 /// The plugin of our configuration as it was written last.
 #[derive(Debug)]
 pub(super) struct Remembered {
@@ -33,6 +37,16 @@ impl Remembered {
         };
         let plugin: Map<String, Value> = serde_json::from_slice(&text).ok()?;
         plugin.get("clusterNetwork").is_some_and(Value::is_string).then_some(plugin)
+    }
+
+    /// Notes that the node was left.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn leave(&self) -> Result<(), InstallError> {
+        let Some(mut plugin) = self.plugin() else { return Ok(()) };
+        plugin.insert(LEFT.to_owned(), Value::Bool(true));
+        self.keep(&plugin)
     }
 
     /// Keeps it, whole or not at all.

@@ -149,6 +149,94 @@ fn a_network_that_sorts_first_later_does_not_become_the_cluster_network_unless_t
 }
 
 #[test]
+fn a_cluster_network_whose_file_is_gone_is_waited_for_and_never_replaced_by_what_lies_there() {
+    let rig = rig();
+    let file = rig.dir.path().join("net.d/10-calico.conflist");
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.carry_out("{cni: present}").unwrap();
+    rig.network("87-podman-bridge.conflist", "podman", "bridge");
+    let state = rig.dir.path().join("state");
+    let kept = || (fs::read(rig.node.conflist()).ok(), fs::read(state.join("node-network.json")).ok());
+    let (conflist, remembered) = kept();
+    assert!(conflist.is_some() && remembered.is_some());
+    fs::remove_file(&file).unwrap();
+    rig.networks.rescan();
+    let gone = rig.carry_out("{cni: present}");
+    let told = gone.as_ref().unwrap_err().to_string();
+    for words in ["\"calico\"", "net.d", "until it is back", "install: {clusterNetwork: …}"] {
+        assert!(told.contains(words), "{told}");
+    }
+    rig.node.log(&gone);
+    let again = rig.carry_out("{cni: present}").unwrap_err().to_string();
+    assert_eq!(*rig.node.told.lock(), again, "the log has it once");
+
+    // A daemon that is started in that moment, and one whose configuration has gone, too.
+    let started = || {
+        let node = NodeInstallation::new(
+            rig.networks.clone(),
+            (rig.dir.path().join("fairlead"), &state),
+            Node::default(),
+            Box::new(|| false),
+            Box::new(|_, _| Ok(())),
+        );
+        let (news, heard) = std::sync::mpsc::channel();
+        news.send(()).unwrap();
+        drop(news);
+        node.keep(&heard, &|| true, &|| serde_saphyr::from_str("{cni: present}").ok());
+        assert_eq!(*node.told.lock(), told);
+    };
+    started();
+    assert_eq!(kept(), (conflist.clone(), remembered.clone()));
+    fs::remove_file(rig.node.conflist()).unwrap();
+    rig.networks.rescan();
+    started();
+    assert_eq!(kept(), (None, remembered.clone()));
+
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(kept(), (conflist, remembered), "it heals by itself");
+    fs::remove_file(&file).unwrap();
+    rig.networks.rescan();
+    rig.carry_out("{cni: present, clusterNetwork: podman}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("podman"), "the settings say that it is changed");
+}
+
+#[test]
+fn m07_a_cluster_network_that_is_gone_gives_way_to_the_one_that_multus_names_and_to_no_other() {
+    let rig = rig();
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.carry_out("{cni: present}").unwrap();
+    fs::remove_file(rig.dir.path().join("net.d/10-calico.conflist")).unwrap();
+    rig.network("87-podman-bridge.conflist", "podman", "bridge");
+    let multus = |more: &str| {
+        let text = format!(r#"{{"name":"m","type":"multus"{more}}}"#);
+        fs::write(rig.dir.path().join("net.d/05-multus.conf"), text).unwrap();
+        rig.networks.rescan();
+    };
+    // A directory is no name: Multus takes the first that lies there.
+    for names_none in ["", r#","clusterNetwork":"/host/net.d""#] {
+        multus(names_none);
+        let told = rig.carry_out("{cni: present}").unwrap_err().to_string();
+        assert!(told.contains("\"calico\""), "{names_none}: {told}");
+        assert_eq!(rig.cluster_network().as_deref(), Some("calico"));
+    }
+    multus(r#","clusterNetwork":"podman""#);
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("podman"));
+}
+
+#[test]
+fn our_configuration_has_the_version_of_a_runtime_that_reads_no_list_of_versions() {
+    let rig = rig();
+    let text = r#"{"cniVersion":"0.4.0","cniVersions":["0.3.1","0.4.0","1.0.0","1.1.0"],"name":"pods","plugins":[{"type":"bridge"}]}"#;
+    fs::write(rig.dir.path().join("net.d/10-pods.conflist"), text).unwrap();
+    rig.networks.rescan();
+    rig.carry_out("{cni: present}").unwrap();
+    let own: Value = serde_json::from_str(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    assert_eq!((&own["cniVersion"], &own["cniVersions"]), (&json!("0.4.0"), &json!(["1.1.0"])));
+}
+
+#[test]
 fn a_file_of_somebody_else_under_our_name_is_left_alone() {
     let rig = rig();
     rig.network("10-bridge.conflist", "pods", "bridge");
@@ -279,6 +367,23 @@ fn x01_nothing_is_installed_before_the_daemon_is_ready() {
         rig.node.keep(&heard, &|| ready, &wanted);
         assert_eq!(rig.node.conflist().exists(), ready);
     }
+}
+
+#[test]
+fn a_node_that_was_left_and_has_another_network_by_now_is_installed_like_a_new_one() {
+    let rig = rig();
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.carry_out("{cni: present}").unwrap();
+    rig.carry_out("{cni: absent}").unwrap();
+    fs::remove_file(rig.dir.path().join("net.d/10-calico.conflist")).unwrap();
+    rig.network("05-cilium.conflist", "cilium", "cilium-cni");
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("cilium"));
+    assert!(!rig.own().unwrap().contains_key(LEFT));
+    // It was not left since: a network that is gone is waited for again.
+    fs::remove_file(rig.dir.path().join("net.d/05-cilium.conflist")).unwrap();
+    rig.network("87-podman-bridge.conflist", "podman", "bridge");
+    rig.carry_out("{cni: present}").unwrap_err();
 }
 
 #[test]

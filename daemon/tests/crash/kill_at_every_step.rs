@@ -7,6 +7,7 @@
 use fairlead_daemon::engine::failpoint::STEPS;
 use serde_json::{Value, json};
 
+use super::executed_ipam::{asked_by_link, lent};
 use super::executed_plugins::Ledger;
 use super::rig::{Call, Leftovers, Pod, Reply, Rig, stored};
 
@@ -22,6 +23,8 @@ struct Kind {
 }
 
 const ADD: [&str; 4] = ["add.begun", "add.allocated", "add.linked", "add.configured"];
+/// The steps of an ADD whose IPAM is executed: it is asked when the link is there.
+const ADD_ASKED_BY_LINK: [&str; 4] = ["add.begun", "add.linked", "add.allocated", "add.configured"];
 const DEL_WHEN_SILENT: [&str; 6] =
     ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
 const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
@@ -254,6 +257,20 @@ fn k14_x05_a_lent_device_survives_a_kill_at_every_step_and_comes_home_as_it_was(
         rig.ip("link set dev0-peer up");
         of_type(rig, "host-device", "device", json!("dev0"))
     });
+    kind.die_everywhere();
+}
+
+#[test]
+fn k14_x05_macvlan_with_an_executed_ipam_survives_a_kill_at_every_step() {
+    let mut kind = Kind::early(|rig| asked_by_link(rig, rig.macvlan("net")));
+    kind.add.0 = &ADD_ASKED_BY_LINK;
+    kind.die_everywhere();
+}
+
+#[test]
+fn k14_x05_a_lent_device_with_an_executed_ipam_survives_a_kill_at_every_step_and_comes_home() {
+    let mut kind = Kind::lent(|rig| asked_by_link(rig, lent(rig)));
+    kind.add.0 = &ADD_ASKED_BY_LINK;
     kind.die_everywhere();
 }
 

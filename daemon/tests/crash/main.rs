@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test fails by panicking")]
 
 mod damaged_journal;
+mod executed_ipam;
 mod executed_plugins;
 mod full_run_dir;
 mod held_ipam_lock;

@@ -18,7 +18,7 @@ use crate::engine::pod_networks::{DefaultList, PodNetworks};
 use crate::engine::{Engine, errors};
 use crate::store::{Attachment, LinkRecord};
 
-/// The attachment of a pod's default network, while the pod's others are made.
+/// The attachment of a list before it is committed: that of a pod's default network, while the pod's others are made.
 pub(in crate::engine) struct FirstNetwork<'a> {
     pub(in crate::engine) attachment: &'a Attachment,
     /// The pod's namespace, which those of the others share that take nothing but the kernel.
@@ -151,7 +151,12 @@ impl Engine {
         };
         request.timing.end("plugins");
         let done = added.and_then(|result| {
-            let whole = others(&FirstNetwork { attachment: &attachment, visit }, result);
+            let made = FirstNetwork { attachment: &attachment, visit };
+            let bare = match request.no_default_route {
+                true => self.without_default_routes(&made, result),
+                false => Ok(result),
+            };
+            let whole = bare.and_then(|result| others(&made, result));
             request.timing.end("others");
             let before = own_visit.as_ref().map(SharedVisit::take_commits).unwrap_or_default();
             let committed = whole.and_then(|whole| core.commit(request, &attachment, &whole, before));

@@ -21,7 +21,7 @@ use fairlead_kube::says_of_networks;
 use serde_json::{Map, Value};
 
 use super::attachment_request::AttachmentRequest;
-use super::core::{Answer, Core, all_errors, since_1_1};
+use super::core::{Answer, Core, all_errors, since_0_4, since_1_1};
 use super::pod_networks::ANNOTATIONS;
 use super::{Engine, errors};
 use crate::store::{Attachment, LinkRecord};
@@ -89,6 +89,7 @@ impl Engine {
     }
 
     fn cluster_network_check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        since_0_4(request)?;
         let _lock = self.core.lock_container(request)?;
         let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
         let recorded = || result_of(&self.core, &attachment);
@@ -97,6 +98,8 @@ impl Engine {
             return Err(errors::internal("the record of a list is that of an interface"));
         };
         let list = ConfList::parse(conflist)?;
+        // A runtime goes by the version of our own configuration, which says 1.1.0 whatever the list's is: CRI-O sends CHECK after every
+        // ADD. The plugins of an older list are not asked, and the pod's other networks are.
         self.with_chain(request, &list, namespace.as_ref(), |chain| chain.check(&prev))?;
         self.check_others(request, &attachment)
     }

@@ -199,32 +199,22 @@ impl Core {
         attachment: &Arc<Attachment>,
         pod: &mut dyn Net,
     ) -> Result<(CniResult, Applied), CniError> {
+        // Addresses before the link: when none is free, nothing was changed in the pod. A program is asked when the link is there, as the
+        // reference plugins do it: `dhcp` asks the network for them by that very link.
+        let asked_by_link = matches!(attachment.ipam, IpamRecord::Delegate { .. });
         let mut result = CniResult::default();
-        // Addresses before the link: when none is free, nothing was changed in the pod.
-        if network.addressing() != Addressing::Never {
-            let given = self.ipam.allocate(request, network.addressing(), attachment, self);
-            result = given.map_err(|refused| {
-                request.no_address_taken = refused.nothing_taken;
-                refused.error
-            })?;
-            request.timing.end("ipam");
-            failpoint::pass("add.allocated");
+        if !asked_by_link {
+            result = self.allocate(request, network, attachment)?;
         }
-        let applied = self.kinds.apply(self, request, &plan.work, attachment, pod);
-        let refused = |error: &NetError| {
-            let doing = format!("making {:?}{}", request.key.ifname, network.of_device());
-            errors::kernel(&request.key.network, &doing, error)
-        };
-        let mut applied = applied.map_err(|e| match e {
-            ApplyError::Cni(error) => error,
-            ApplyError::Kernel(error) => refused(&error),
-            ApplyError::Explained(error, why) => refused(&error).with(why),
-        })?;
+        let mut applied = self.link(request, network, plan, attachment, pod)?;
         if let Some(whole) = applied.result.take() {
             return Ok((whole, applied));
         }
         request.timing.end("link");
         failpoint::pass("add.linked");
+        if asked_by_link {
+            result = self.allocate(request, network, attachment)?;
+        }
         describe(request, &applied, &mut result);
         if request.no_default_route {
             result.routes.retain(|route| !setup::is_pods_default(route));
@@ -242,6 +232,46 @@ impl Core {
         request.timing.end("configure");
         failpoint::pass("add.configured");
         Ok((result, applied))
+    }
+
+    /// The addresses that the network gives the interface; none where its type takes none.
+    fn allocate(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        network: &Network,
+        attachment: &Attachment,
+    ) -> Result<CniResult, CniError> {
+        if network.addressing() == Addressing::Never {
+            return Ok(CniResult::default());
+        }
+        let given = self.ipam.allocate(request, network.addressing(), attachment, self);
+        let result = given.map_err(|refused| {
+            request.no_address_taken = refused.nothing_taken;
+            refused.error
+        })?;
+        request.timing.end("ipam");
+        failpoint::pass("add.allocated");
+        Ok(result)
+    }
+
+    /// The interface, by its kind: made, or moved into the pod.
+    fn link(
+        &self,
+        request: &AttachmentRequest<'_>,
+        network: &Network,
+        plan: &Plan,
+        attachment: &Attachment,
+        pod: &mut dyn Net,
+    ) -> Result<Applied, CniError> {
+        let refused = |error: &NetError| {
+            let doing = format!("making {:?}{}", request.key.ifname, network.of_device());
+            errors::kernel(&request.key.network, &doing, error)
+        };
+        self.kinds.apply(self, request, &plan.work, attachment, pod).map_err(|e| match e {
+            ApplyError::Cni(error) => error,
+            ApplyError::Kernel(error) => refused(&error),
+            ApplyError::Explained(error, why) => refused(&error).with(why),
+        })
     }
 
     /// Puts the answer on record, after what belongs to the same ADD: from here on a restart never undoes the attachment.

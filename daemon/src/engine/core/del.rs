@@ -3,12 +3,14 @@
 
 use fairlead_cni::CniError;
 use fairlead_host::{NetnsError, Op};
+use fairlead_kube::PodRef;
 
-use super::{Core, all_errors};
+use super::{Answer, Core, all_errors};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::Network;
 use crate::engine::netdev::gone_is_fine;
+use crate::store::{Attachment, LinkRecord, Namespace, Phase};
 
 impl Core {
     /// DEL for a configuration that may have become any of several networks; `None`: one that cannot be read.
@@ -66,7 +68,8 @@ impl Core {
         all_errors(errors)
     }
 
-    /// Removes `CNI_IFNAME` from the pod's namespace if it is of the configuration's kind and no attachment holds it.
+    /// Removes `CNI_IFNAME` from the pod's namespace if it is of the configuration's kind, or the host's device that the configuration
+    /// names, and no attachment holds it.
     fn unlink_unrecorded(&self, request: &AttachmentRequest<'_>, network: &Network) -> Result<(), CniError> {
         // From the directory that the daemon is in, a relative path would lead to somebody else.
         if !request.netns().is_absolute() {
@@ -86,9 +89,39 @@ impl Core {
         // X22: in a namespace that is used again a newer sandbox may have an interface of this name.
         let held = self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == *ifname);
         let held = held || self.store.newer_within(pod.id(), ifname);
-        if held || !network.made(&link) {
+        if held {
             return Ok(());
         }
-        gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])).map_err(told)
+        if network.made(&link) {
+            return gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])).map_err(told);
+        }
+        let Some(moved) = network.moved_by_another(&self.kinds, &link)? else { return Ok(()) };
+        let netns = self.namespace(request, pod.as_mut())?;
+        // The removal enters the namespace by itself.
+        drop(pod);
+        self.bring_home(request, netns, moved)
+    }
+
+    /// Brings home what another plugin has moved into the pod. It is put on record first, and is the one removal's then, which may be begun
+    /// again at any step.
+    fn bring_home(
+        &self,
+        request: &AttachmentRequest<'_>,
+        netns: Namespace,
+        moved: LinkRecord,
+    ) -> Result<(), CniError> {
+        let (key, id) = (request.key, self.store.next_id());
+        let attachment = Attachment {
+            phase: Phase::Removing,
+            namespace: request.namespace.cloned(),
+            pod: PodRef::of_args(request.args),
+            parked: Some(self.kinds.ids.parked_name()),
+            ..Attachment::new(id, key.clone(), netns, moved, request.conf.raw.clone())
+        };
+        let (what, _) = self.kinds.describe(&attachment);
+        tracing::info!(container = %key.container, network = %key.network, ifname = %key.ifname, what,
+            "what another plugin has moved into the pod comes home");
+        let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
+        self.remove_for(&attachment, Answer::WhenGone)
     }
 }

@@ -123,13 +123,20 @@ impl Core {
                 self.removals.expect(attachment.id, Instant::now());
             } else {
                 // One is enough for this ADD, and each deletion of a link takes 16–30 ms.
-                match self.reap(attachment.id) {
+                match self.reap_from_home(attachment.id) {
                     Ok(()) => finished = true,
                     Err(_) => self.removals.hurried_in_vain(attachment.id),
                 }
             }
         }
         finished
+    }
+
+    /// An ADD hurries a removal from within its pod's namespace. The removal may have to enter one too, and a thread is in one at a time.
+    fn reap_from_home(&self, id: u64) -> Result<(), CniError> {
+        let mut reaped = Ok(());
+        self.kernel().at_home(&mut || reaped = self.reap(id));
+        reaped
     }
 }
 

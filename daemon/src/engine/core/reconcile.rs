@@ -96,6 +96,8 @@ impl Core {
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
             attachment.link = self.kinds.after_reboot(attachment.link);
+            // No pod has it any more: whoever wants it waits for no plugin's DEL.
+            attachment.taken_device = None;
             let key = attachment.key.clone();
             match self.store.begin(attachment) {
                 Ok(attachment) => self.begin_removal(&attachment, found),

@@ -45,7 +45,17 @@ impl Core {
         let others = self.remove_made_with(attachment);
         // The reference plugins have the same order: the IPAM gets its DEL before the link goes.
         let executed = self.delegates_del(attachment);
-        all_errors([others, executed].into_iter().filter_map(Result::err).collect())?;
+        if let Err(refused) = all_errors([others, executed].into_iter().filter_map(Result::err).collect()) {
+            // No pod has been answered for it, and a device of the host would be away for as long as the IPAM is. Of what was attached
+            // the link waits for the IPAM: `dhcp` gives a lease back by it.
+            let unlinked = if self.was_answered(attachment) { Ok(()) } else { self.unlink(attachment) };
+            return all_errors([Err(refused), unlinked].into_iter().filter_map(Result::err).collect());
+        }
+        self.remove_link(attachment, answer)
+    }
+
+    /// The rest of a removal whose executed plugins have had their DEL.
+    fn remove_link(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
         let told = |e: NetError| removing(attachment, &e);
         let reach = recorded_netns::reach(self.kernel(), &attachment.netns).map_err(told)?;
         let reach = match reach {
@@ -60,9 +70,7 @@ impl Core {
             }
             other => other,
         };
-        if let Some(index) = self.kinds.recorded_index(attachment) {
-            self.kinds.quiet(index, &attachment.netns.id);
-        }
+        self.quiet_recorded(attachment);
         // No error: the pod would stay in Terminating for as long as a cable is out, or for ever where it has deleted what it was lent.
         let (why, waits) = match self.take_down(attachment, reach)? {
             Undone::Whole => return Ok(()),
@@ -77,6 +85,54 @@ impl Core {
             ifname = %attachment.key.ifname, error = %why, waits);
         self.removals.again(attachment.id, &why);
         Ok(())
+    }
+
+    /// Whether a runtime may have been answered for it: its own ADD was committed, and that of the list and the pod that it is part of.
+    fn was_answered(&self, attachment: &Attachment) -> bool {
+        let is_part_of = |of: &Attachment| attachment.made_with == Some(of.id) || of.has_plugin(attachment);
+        // Collected first: the store is locked for as long as it is looked through.
+        let wholes = self.store.filter_map(|of| is_part_of(of).then(|| of.clone()));
+        attachment.answer.is_some() && wholes.iter().all(|whole| self.was_answered(whole))
+    }
+
+    /// Takes the link down of an attachment whose IPAM refuses its DEL. What stays on record is the IPAM's alone: nobody's way to the
+    /// device is barred by it, and the next attempt finds no link to undo. What the undo has to leave keeps the link on record, too.
+    fn unlink(&self, attachment: &Attachment) -> Result<(), CniError> {
+        // A list has no link of its own.
+        let known = self.store.get(attachment.id);
+        let is_list = matches!(attachment.link, LinkRecord::Conflist { .. });
+        let Some(known) = known.filter(|_| !is_list) else { return Ok(()) };
+        let bare = Attachment {
+            link: LinkRecord::None,
+            taken_device: None,
+            device_info: None,
+            parked: None,
+            ..Attachment::clone(&known)
+        };
+        if bare == *known {
+            return Ok(()); // it is tried again and again
+        }
+        let reach = recorded_netns::reach(self.kernel(), &known.netns).map_err(|e| removing(&known, &e))?;
+        self.quiet_recorded(&known);
+        match self.undo_link(&known, reach)? {
+            Undone::Whole => {}
+            Undone::AwaitsCarrier(why) | Undone::Away(why) | Undone::Quarantined { why, .. } => {
+                return Err(why);
+            }
+        }
+        self.kinds.release(&known)?;
+        // Before the journal: a start that finds the link in the journal undoes it once more, while the device is nobody else's.
+        self.records.keep(&bare)?;
+        tracing::warn!(container = %known.key.container, network = %known.key.network, ifname = %known.key.ifname,
+            "the interface is gone; the attachment stays on record until its IPAM takes the DEL");
+        self.kinds.forget(&known, || self.store.begin(bare).map(drop).map_err(|e| errors::store(&e)))
+    }
+
+    /// The announcer lets go of a made link that is about to go.
+    fn quiet_recorded(&self, attachment: &Attachment) {
+        if let Some(index) = self.kinds.recorded_index(attachment) {
+            self.kinds.quiet(index, &attachment.netns.id);
+        }
     }
 
     /// Makes the attachment's interface silent. False where that cannot be, so that all of it goes before the answer: it is gone already,
@@ -135,12 +191,8 @@ impl Core {
 
     /// The link goes for good, or is restored, and with it all that the attachment held. A VF that waits for a carrier, or is not clean,
     /// stays on record as the removal queue's, and is nobody else's for that long.
-    fn take_down(&self, attachment: &Attachment, mut reach: Reach<'_>) -> Result<Undone, CniError> {
-        if let Reach::Inside(pod) = &mut reach {
-            self.delete_renumbered(attachment, pod.as_mut()).map_err(|e| removing(attachment, &e))?;
-        }
-        let undone = self.kinds.undo(attachment, reach)?;
-        failpoint::pass("del.unlinked");
+    fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Undone, CniError> {
+        let undone = self.undo_link(attachment, reach)?;
         match &undone {
             // A link that the pod has hidden may answer for its addresses: they stay taken.
             Undone::Away(_) => {
@@ -154,6 +206,16 @@ impl Core {
                 self.forget(attachment)?;
             }
         }
+        Ok(undone)
+    }
+
+    /// The link alone: what else the attachment holds stays held.
+    fn undo_link(&self, attachment: &Attachment, mut reach: Reach<'_>) -> Result<Undone, CniError> {
+        if let Reach::Inside(pod) = &mut reach {
+            self.delete_renumbered(attachment, pod.as_mut()).map_err(|e| removing(attachment, &e))?;
+        }
+        let undone = self.kinds.undo(attachment, reach)?;
+        failpoint::pass("del.unlinked");
         Ok(undone)
     }
 

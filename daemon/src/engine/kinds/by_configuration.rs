@@ -214,9 +214,26 @@ impl Network {
         }
     }
 
-    /// Whether a link is of the kind that this type makes: what may be removed when nothing is on record (K10).
+    /// Whether a link is of the kind that this type makes: what may be deleted when nothing is on record (K10).
     pub(crate) fn made(&self, link: &Link) -> bool {
         matches!(self, Network::Made(network) if network.kernel_kind() == link.kind.name())
+    }
+
+    /// What goes on record of a pod's link that another plugin has moved there, before it is brought home, when nothing is on record (K10);
+    /// `None`: it is none that this network means, or may be the pod's own.
+    pub(crate) fn moved_by_another(
+        &self,
+        kinds: &Kinds,
+        link: &Link,
+    ) -> Result<Option<LinkRecord>, CniError> {
+        match self {
+            Network::HostDevice(network) => {
+                let moved = network.moved_by_another(kinds, link)?;
+                Ok(moved.map(|netdev| LinkRecord::Moved(Box::new(netdev))))
+            }
+            // sriov-cni keeps records of its own, by which its VFs are restored.
+            Network::Made(_) | Network::Loopback | Network::Sriov(_) | Network::VhostUser(_) => Ok(None),
+        }
     }
 
     /// The link that a made one stands on, as configured, for `doctor`.

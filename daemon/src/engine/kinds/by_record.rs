@@ -9,7 +9,7 @@ use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, mo
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
-use crate::store::{Attachment, LinkRecord, MovedNetdev};
+use crate::store::{Attachment, LinkRecord};
 
 impl Kinds {
     /// Carries a plan out; what it changes is on record.
@@ -191,13 +191,10 @@ impl Kinds {
     /// What of the link an attachment of an earlier boot still has to restore.
     pub(crate) fn after_reboot(&self, link: LinkRecord) -> LinkRecord {
         match link {
-            // Its pod's programs and settings died with that boot, and another kernel may number features otherwise.
-            LinkRecord::Moved(netdev) if netdev.vf.is_none() => {
-                LinkRecord::Moved(Box::new(MovedNetdev { driver_state: None, ..*netdev }))
-            }
             // Its plugins still get their DEL: they may keep files of their own across a boot.
             list @ LinkRecord::Conflist { .. } => list,
-            // The link died with its namespace, and a VF begins a boot with nothing of what it was before.
+            // What was made died with its namespace. A device was set up anew by this boot: by now it may be a port of the node's own bond,
+            // and to make it what it was before would take the node's network down.
             LinkRecord::Moved(_)
             | LinkRecord::Made { .. }
             | LinkRecord::Vfio(_)

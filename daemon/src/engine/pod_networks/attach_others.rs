@@ -1,13 +1,16 @@
 //! Attaches what a pod asks for beside its default network.
 
+use fairlead_cni::config::ConfList;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_kube::PodRef;
 use fairlead_kube::npwg::NetworkSelection;
-use fairlead_kube::npwg::runtime_config::{Device, cni_args_pairs, device_info_file, of_network, undeclared};
+use fairlead_kube::npwg::runtime_config::{
+    Device, cni_args_pairs, cni_args_pairs_of, device_info_file, of_network, undeclared,
+};
 
 use super::allocated_devices::AllocatedDevices;
 use super::default_routes::DefaultRoutes;
-use super::definitions::{text_of, with_args};
+use super::definitions::{list_of, text_of, with_args};
 use super::{AskedNetwork, PodNetworks};
 use crate::call::Waiting;
 use crate::engine::Engine;
@@ -71,7 +74,9 @@ impl Engine {
         let info_file = device_info_file(&selection.reference(), sandbox.container, interface);
         let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
         let text = text_of(&definition, selection, device)?;
-        let args = with_pairs(sandbox.args, selection);
+        // Only for a pod that asks for addresses the text is read once more.
+        let of_text = (!selection.ips.is_empty()).then(|| list_of(&definition, &text)).flatten();
+        let args = with_pairs(sandbox.args, selection, of_text.as_ref());
         let call = DefinitionCall {
             tenant: &tenant,
             text: &text,
@@ -90,6 +95,10 @@ impl Engine {
             Some(_) => None,
         };
         must_be_declared(&undeclared(selection, meant.as_ref().unwrap_or(read.list())))?;
+        // What that one declares is known only now, when the policy has let the pod have it.
+        let of_meant = meant.as_ref().map(|list| with_pairs(sandbox.args, selection, Some(list)));
+        let sandbox = Sandbox { args: of_meant.as_deref().unwrap_or(&args), ..sandbox };
+        let call = DefinitionCall { sandbox, ..call };
         let answer = self.attach_judged(&call, (&read, meant.as_ref()), Some(made_with))?;
         CniResult::parse_text(&answer, read.list().version)
     }
@@ -113,9 +122,13 @@ impl Engine {
     }
 }
 
-/// `CNI_ARGS` with what Multus adds for plugins that declare no capability.
-pub(super) fn with_pairs(args: &str, selection: &NetworkSelection) -> String {
-    let pairs = cni_args_pairs(selection).into_iter().map(|(key, value)| format!("{key}={value}"));
+/// `CNI_ARGS` with what Multus adds for plugins that declare no capability; `plugins`: those of the network, where they are known.
+pub(super) fn with_pairs(args: &str, selection: &NetworkSelection, plugins: Option<&ConfList>) -> String {
+    let pairs = match plugins {
+        Some(plugins) => cni_args_pairs_of(selection, plugins),
+        None => cni_args_pairs(selection),
+    };
+    let pairs = pairs.into_iter().map(|(key, value)| format!("{key}={value}"));
     let all = (!args.is_empty()).then(|| args.to_owned()).into_iter().chain(pairs);
     all.collect::<Vec<_>>().join(";")
 }

@@ -9,6 +9,7 @@ use fairlead_cni::{CniError, CniVersion};
 use crate::engine::Engine;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::cluster_network::result_of;
+use crate::engine::netdev::setup::is_pods_default;
 use crate::engine::parsed_request::ParsedRequest;
 use crate::store::Attachment;
 
@@ -32,7 +33,13 @@ impl Engine {
             // There was no CHECK yet.
             return Ok(());
         }
-        let conf = NetConf { prev_result: result_of(&self.core, other), ..NetConf::clone(&conf) };
+        let mut prev_result = result_of(&self.core, other);
+        if !other.default_gateways.is_empty() {
+            // The pod's gateways have taken the place of the network's own default routes, in both families, and the record has what the
+            // plugin answered before that. Whether the pod's own are there is looked at beside it.
+            prev_result.iter_mut().for_each(|prev| prev.routes.retain(|route| !is_pods_default(route)));
+        }
+        let conf = NetConf { prev_result, ..NetConf::clone(&conf) };
         let (sandbox, ifname) = (request.sandbox, &other.key.ifname);
         let namespace = other.namespace.clone();
         let parsed = ParsedRequest::new(Arc::new(conf), namespace, sandbox.container, ifname, sandbox.args);

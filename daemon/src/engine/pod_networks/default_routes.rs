@@ -84,10 +84,7 @@ impl<'a> DefaultRoutes<'a> {
             attached.routes.iter().any(|route| is_pods_default(route) && route.dst.addr().is_ipv6() == v6)
         };
         match &asked.selection.default_route {
-            None if has(false) || has(true) => self.in_pod(|pod| {
-                let unasked = defaults_by(pod, ifname)?;
-                pod.batch(&unasked.into_iter().map(Op::DeleteRoute).collect::<Vec<_>>())
-            }),
+            // Its own ADD has left it none.
             None => Ok(()),
             Some(gateways) if gateways.is_empty() => {
                 // What it does not bring stays the default network's.
@@ -129,6 +126,26 @@ impl<'a> DefaultRoutes<'a> {
 }
 
 impl Engine {
+    /// Before the ADD of a list is committed whose network is not asked to have the pod's default route: what its plugins have set of one
+    /// is taken away, in the pod and in the result. By that result CHECK looks later, which would miss what is not there. Built-in
+    /// plugins set none.
+    pub(in crate::engine) fn without_default_routes(
+        &self,
+        made: &FirstNetwork<'_>,
+        mut result: CniResult,
+    ) -> Result<CniResult, CniError> {
+        if !result.routes.iter().any(is_pods_default) {
+            return Ok(result);
+        }
+        let ifname = &made.attachment.key.ifname;
+        DefaultRoutes::new(self, made).in_pod(|pod| {
+            let unasked = defaults_by(pod, ifname)?;
+            pod.batch(&unasked.into_iter().map(Op::DeleteRoute).collect::<Vec<_>>())
+        })?;
+        result.routes.retain(|route| !is_pods_default(route));
+        Ok(result)
+    }
+
     /// CHECK: the default routes that the pod asked for are there.
     pub(super) fn check_default_routes(&self, attachment: &Attachment) -> Result<(), CniError> {
         if attachment.default_gateways.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fairlead_cni::args::Args;
-use fairlead_cni::config::ConfList;
+use fairlead_cni::config::{ConfList, Fairlead};
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_kube::legacy::spoken_versions;
 use fairlead_kube::npwg::runtime_config::{
@@ -127,7 +127,7 @@ impl Engine {
             Some(_) => (read.list().clone(), Some(tenant.namespace().into())),
         };
         must_be_declared(&undeclared(selection, &list))?;
-        let args = with_pairs(sandbox.args, selection);
+        let args = with_pairs(sandbox.args, selection, Some(&list));
         Ok(DefaultList { list, namespace, own: Some((Value::Object(runtime), args)) })
     }
 }
@@ -161,6 +161,17 @@ pub(super) fn text_of(
 ) -> Result<String, CniError> {
     let text = definition.config.as_deref();
     text.map_or_else(|| Ok(String::new()), |text| told_to_plugins(text, selection, device))
+}
+
+/// The plugins that a definition's text names; `None` where it has no text, and where that is no list, which its reader says better.
+pub(super) fn list_of(definition: &Definition, text: &str) -> Option<ConfList> {
+    definition.config.as_ref()?;
+    let list = ConfList::parse(&policy::with_name(text, Some(&definition.name)).ok()?).ok()?;
+    let conf = list.plugin_conf(0, None, &Map::new()).ok()?;
+    // What a `clusterNetwork` declares says nothing of what the plugins take of the network that it names.
+    let only_names =
+        conf.plugin_type == OWN_TYPE && matches!(Fairlead::parse(&conf), Ok(Fairlead::ClusterNetwork(_)));
+    (!only_names).then_some(list)
 }
 
 fn told_to_plugins(

@@ -111,6 +111,20 @@ fn an_add_that_needs_the_last_address_hurries_the_removal_that_holds_it() {
     assert!(told.msg.contains("no IP addresses available"), "{told}");
 }
 
+#[test]
+fn an_add_that_needs_the_last_address_hurries_the_removal_of_a_vf_that_has_to_leave_its_pod_for_it() {
+    let rig = Rig::new();
+    let small = of_subnet("10.1.0.0/30");
+    let of_vf =
+        small.replace(r#""type":"macvlan","master":"eth0""#, &format!(r#""type":"sriov","deviceID":"{VF}""#));
+    rig.add(&of_vf).unwrap();
+    rig.del(&of_vf).unwrap();
+    assert!(rig.at_home().is_none(), "its DEL was answered when it was silent");
+    // This one is in its pod's namespace when it finds no address.
+    rig.call(of_container(&rig, Command::Add, 2, &small)).unwrap();
+    assert!(rig.at_home().is_some());
+}
+
 /// A network of few addresses.
 fn of_subnet(subnet: &str) -> String {
     macvlan()

@@ -1,8 +1,10 @@
 //! Our own type: a whole list by its name.
 
-use fairlead_cni::{CniResult, CniVersion};
+use fairlead_cni::{CniResult, CniVersion, Code};
+use fairlead_host::{NetKernel, Op};
 
 use super::identity::macvlan_link;
+use super::pod_networks::Cluster;
 use super::*;
 use crate::store::{Attachment, LinkRecord};
 
@@ -169,4 +171,47 @@ fn each_caller_is_answered_the_same_in_its_own_version_whatever_the_lists_is() {
     }
     assert_eq!(told.len(), 16);
     assert!(told.iter().all(|one| *one == told[0]), "{told:#?}");
+}
+
+#[test]
+fn x04_check_by_a_caller_of_today_succeeds_where_the_lists_version_has_no_check() {
+    for of_list in ["0.3.1", "0.4.0", "1.1.0"] {
+        let (mut rig, file) = with_list();
+        let list = std::fs::read_to_string(&file).unwrap().replacen("1.0.0", of_list, 1);
+        std::fs::write(&file, list).unwrap();
+        rig.restart();
+        rig.add(OWN).unwrap();
+        let check = |config: &str| rig.call(rig.request(Command::Check, "c1", config));
+        check(OWN).unwrap_or_else(|refused| panic!("the list has {of_list}: {refused}"));
+        let own_is_old = check(&OWN.replace("1.1.0", "0.3.1")).unwrap_err();
+        assert_eq!(own_is_old.code, Code::IncompatibleVersion, "the caller's own version has none either");
+        delete_link(&rig, "net1");
+        assert_eq!(check(OWN).is_err(), of_list != "0.3.1", "{of_list}: who has no CHECK is not asked");
+    }
+}
+
+#[test]
+fn x04_check_looks_at_the_others_beside_lists_whose_version_has_no_check() {
+    let mut cluster = Cluster::asking("old,radio");
+    let conf_dir = cluster.rig.dir.path().join("root/etc/cni/net.d");
+    for name in ["net", "old"] {
+        let plugin = r#"{"type":"macvlan","master":"eth0","ipam":{}}"#;
+        let list = format!(r#"{{"cniVersion":"0.3.1","name":"{name}","plugins":[{plugin}]}}"#);
+        std::fs::write(conf_dir.join(format!("10-{name}.conflist")), list).unwrap();
+    }
+    cluster.rig.restart();
+    cluster.api.put_definition("shop", "old", "", None);
+    cluster.add().unwrap();
+    let check = || cluster.rig.call(cluster.request(Command::Check));
+    check().unwrap();
+    delete_link(&cluster.rig, "net2");
+    let told = check().unwrap_err();
+    assert!(told.msg.contains("net2"), "{told}");
+}
+
+/// Deletes a link of the pod behind everybody's back.
+fn delete_link(rig: &Rig, name: &str) {
+    let mut pod = rig.kernel.pod(Path::new(POD)).unwrap();
+    let link = pod.link_by_name(name).unwrap().unwrap();
+    pod.batch(&[Op::DeleteLink(link.index)]).unwrap();
 }

@@ -6,8 +6,9 @@ use fairlead_kube::npwg::DEFAULT_NETWORK;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
-use super::pod_networks::{Cluster, calls_of, definition, web};
+use super::pod_networks::{Cluster, NETWORKS, calls_of, definition, web};
 use super::*;
+use crate::delegate::script;
 
 #[test]
 fn m14_the_network_that_is_asked_to_has_the_default_route() {
@@ -172,4 +173,60 @@ fn m14_a_gateway_that_the_pods_own_default_network_does_not_reach_is_told_of_the
         told += usize::from(error.msg.contains("\"default-route\"") && error.msg.contains("shop/web-0"));
     }
     assert!(told > 0, "no call of {calls} sets the route");
+}
+
+#[test]
+fn x04_check_does_not_miss_the_networks_own_default_route_where_the_pod_names_another_gateway() {
+    let cluster = Cluster::asking(r#"[{"name":"radio","default-route":["10.9.0.200"]}]"#);
+    cluster.add().unwrap();
+    let check = || cluster.rig.call(cluster.request(Command::Check));
+    check().unwrap();
+    let mut pod = cluster.rig.kernel.pod(Path::new(POD)).unwrap();
+    let index = pod.link_by_name("net1").unwrap().unwrap().index;
+    let is_networks = |route: &Route| route.index == index && route.dst.to_string() == "10.99.0.0/16";
+    let route = pod.routes().unwrap().into_iter().find(is_networks).unwrap();
+    pod.batch(&[Op::DeleteRoute(route)]).unwrap();
+    drop(pod);
+    let missed = check().unwrap_err();
+    assert_eq!(missed.code, Code::Changed, "its other routes are looked at as ever");
+    assert!(missed.msg.contains("10.99.0.0/16"), "{missed}");
+}
+
+/// Answers ADD with a default route, and keeps what it is told at CHECK.
+const WITH_DEFAULT_ROUTE: &str = r#"conf=$(cat)
+[ "$CNI_COMMAND" != CHECK ] || printf %s "$conf" > "$(dirname "$0")/checked"
+[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.7.0.9/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.7.0.1"},{"dst":"10.77.0.0/16"}]}'"#;
+
+#[test]
+fn x04_check_tells_an_executed_plugin_only_of_the_default_route_that_the_pod_has_let_it_keep() {
+    let mut cluster = Cluster::on_this_host();
+    let plugins = tempfile::tempdir().unwrap();
+    script::write(&plugins.path().join("routes"), WITH_DEFAULT_ROUTE);
+    // The files of host-local would be this machine's own.
+    let layer_2 =
+        r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"macvlan","master":"eth0","ipam":{}}]}"#;
+    let file = cluster.rig.dir.path().join("root/etc/cni/net.d/10-net.conflist");
+    std::fs::write(file, layer_2).unwrap();
+    cluster.rig.restart();
+    let wire = r#"{"cniVersion":"1.0.0","name":"wire","type":"routes"}"#;
+    cluster.api.put_definition("shop", "wire", wire, None);
+    let call = |command| {
+        cluster.rig.call(Request { path: plugins.path().display().to_string(), ..cluster.request(command) })
+    };
+    let kept: [(&str, &[&str]); 2] = [
+        (r#"[{"name":"wire"}]"#, &["10.77.0.0/16"]),
+        (r#"[{"name":"wire","default-route":[]}]"#, &["0.0.0.0/0", "10.77.0.0/16"]),
+    ];
+    for (asks, kept) in kept {
+        cluster.api.put_pod(&web(), &[(NETWORKS, asks)]);
+        call(Command::Add).unwrap();
+        call(Command::Check).unwrap();
+        let checked = std::fs::read_to_string(plugins.path().join("checked")).unwrap();
+        let checked: Value = serde_json::from_str(&checked).unwrap();
+        let routes = checked["prevResult"]["routes"].as_array().unwrap();
+        let routes: Vec<&str> = routes.iter().filter_map(|route| route["dst"].as_str()).collect();
+        assert_eq!(routes, kept, "{asks}");
+        call(Command::Del).unwrap();
+        cluster.rig.reap();
+    }
 }

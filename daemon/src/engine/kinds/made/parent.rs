@@ -1,13 +1,14 @@
 //! The parent of a made link, looked up where its configuration says.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kernel, Link, Net, NetError, ParentLink};
+use fairlead_host::{Kernel, Link, Net, NetError, ParentLink, Route};
 use fairlead_sriov::numa::Locality;
 
 use super::link_inputs::ParentRef;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::sriov::SriovServices;
+use crate::engine::netdev::setup::is_main;
 
 /// The parent that a configuration names: of several the first that there is, where nobody asks which.
 pub(super) fn parent(
@@ -90,7 +91,14 @@ fn all_there(net: &mut dyn Net, wanted: &ParentRef) -> Result<Vec<Link>, CniErro
     Ok(there)
 }
 
+/// The link by which the default route leads: that of the main table, as the reference plugins look for it. IPv4's goes before IPv6's, and
+/// of one family the lowest metric counts: so the kernel lists them, and those plugins take the first.
 fn default_route(net: &mut dyn Net) -> Result<Option<Link>, NetError> {
-    let index = net.routes()?.iter().find(|r| r.dst.prefix_len() == 0).map(|r| r.index);
-    index.map_or(Ok(None), |index| net.link_by_index(index))
+    let routes = net.routes()?;
+    let is_default = |route: &&Route| route.dst.prefix_len() == 0 && route.table.is_none_or(is_main);
+    let rank = |route: &&Route| (route.dst.addr().is_ipv6(), route.priority.unwrap_or_default());
+    match routes.iter().filter(is_default).min_by_key(rank) {
+        Some(route) => net.link_by_index(route.index),
+        None => Ok(None),
+    }
 }

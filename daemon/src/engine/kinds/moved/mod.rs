@@ -7,6 +7,7 @@ mod attach;
 mod config;
 mod detach;
 mod inspect;
+mod moved_by_another;
 mod sysfs;
 
 pub(crate) use config::{HostDevice, TYPES};

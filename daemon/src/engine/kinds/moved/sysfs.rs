@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::USER_SPACE_DRIVERS;
@@ -14,21 +14,40 @@ const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 
 /// The names of a device's netdevs.
 pub(super) fn netdevs_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>, CniError> {
-    let dirs = match device {
-        DeviceRef::Bus(id) => BUSES.iter().map(|bus| sysfs.join(bus).join(id)).collect(),
-        // `kernelpath` is a path of the host; the daemon may have its sysfs elsewhere.
-        DeviceRef::Sysfs(path) => vec![sysfs.join(path.trim_start_matches("/sys/"))],
-        DeviceRef::Name(_) | DeviceRef::Mac(_) => Vec::new(),
-    };
     let mut names = Vec::new();
-    for dir in dirs {
+    for dir in directories(sysfs, device) {
         names.extend(entries(&dir.join("net"))?);
         // A virtio device hides its netdev one directory deeper.
-        for child in entries(&dir)?.into_iter().filter(|c| c.starts_with("virtio")) {
+        for child in virtio_devices(&dir)? {
             names.extend(entries(&dir.join(child).join("net"))?);
         }
     }
     Ok(names)
+}
+
+/// What the kernel calls the device of such a netdev (`IFLA_PARENT_DEV_NAME`), wherever the netdev is by now.
+pub(super) fn devices_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>, CniError> {
+    let mut names = Vec::new();
+    for dir in directories(sysfs, device) {
+        // A path may lead over symbolic links.
+        let own = fs::canonicalize(&dir).unwrap_or_else(|_| dir.clone());
+        names.extend(own.file_name().and_then(|name| name.to_str()).map(str::to_owned));
+        names.extend(virtio_devices(&dir)?);
+    }
+    Ok(names)
+}
+
+fn directories(sysfs: &Path, device: &DeviceRef) -> Vec<PathBuf> {
+    match device {
+        DeviceRef::Bus(id) => BUSES.iter().map(|bus| sysfs.join(bus).join(id)).collect(),
+        // `kernelpath` is a path of the host; the daemon may have its sysfs elsewhere.
+        DeviceRef::Sysfs(path) => vec![sysfs.join(path.trim_start_matches("/sys/"))],
+        DeviceRef::Name(_) | DeviceRef::Mac(_) => Vec::new(),
+    }
+}
+
+fn virtio_devices(dir: &Path) -> Result<impl Iterator<Item = String>, CniError> {
+    Ok(entries(dir)?.into_iter().filter(|child| child.starts_with("virtio")))
 }
 
 /// Whether a driver for user space has the PCI device at this address.
