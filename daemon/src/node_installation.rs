@@ -313,7 +313,12 @@ impl NodeInstallation {
         network: &ConfList,
         multus: Option<&MultusSettings>,
     ) {
-        if wanted.cluster_network.is_none() && before.is_empty() && multus.is_none() {
+        let earlier = before.get("clusterNetwork").and_then(Value::as_str);
+        let is_new = match earlier {
+            Some(name) => before.contains_key(LEFT) && name != network.name,
+            None => before.is_empty(),
+        };
+        if wanted.cluster_network.is_none() && is_new && multus.is_none() {
             warn!(
                 cluster_network = network.name,
                 "pods get this network first because it is the first of the conf dir now, and it stays so; if another one is meant, name it in `install: {{clusterNetwork: …}}`"
@@ -360,7 +365,6 @@ impl NodeInstallation {
             *self.written.lock() = None;
             *self.removed.lock() = Some(Instant::now());
         }
-        self.remembered.leave()?;
         // A runtime that remembers how it attached a pod asks the same executable to detach it, and so does Multus.
         if let Some(directory) = self.networks.directories().plugins.first()
             && !(self.in_use)()
@@ -370,6 +374,7 @@ impl NodeInstallation {
             changes.executable = changed.then_some(done);
         }
         hand_over()?;
+        self.remembered.leave()?;
         Ok(changes)
     }
 

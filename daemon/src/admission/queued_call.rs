@@ -243,7 +243,7 @@ impl SubmittedCall {
 impl Drop for SubmittedCall {
     fn drop(&mut self) {
         self.gone.set();
-        if self.line == Line::Slow {
+        if self.progress.0.load(Ordering::Acquire) != BEGUN {
             self.admission.take_out_withdrawn();
         }
     }

@@ -258,17 +258,33 @@ impl Store {
         if state.live.get(&bare.id).is_some_and(|known| **known == bare) {
             return Ok(()); // it is tried again and again
         }
-        let payload = match state.verbatim.get(&bare.id) {
-            Some(frames) => put_over(frames, &bare)?,
-            None => put(&bare)?,
+        let id = bare.id;
+        self.rewrite(&mut state, bare)?;
+        state.silenced.insert(id);
+        Ok(())
+    }
+
+    /// Puts on record that an attachment has no link any more, nor what came with that: `bare` is what is left of it.
+    pub fn unlinked(&self, bare: Attachment) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        let id = bare.id;
+        self.rewrite(&mut state, bare)?;
+        state.with_uplink.remove(&id);
+        Ok(())
+    }
+
+    /// Puts an attachment on record in place of all that the journal says of it.
+    fn rewrite(&self, state: &mut StoreState, attachment: Attachment) -> Result<(), StoreError> {
+        let payload = match state.verbatim.get(&attachment.id) {
+            Some(frames) => put_over(frames, &attachment)?,
+            None => put(&attachment)?,
         };
-        self.append(&mut state, &[&payload], Purpose::Finish)?;
-        if let Some(frames) = state.verbatim.get_mut(&bare.id) {
+        self.append(state, &[&payload], Purpose::Finish)?;
+        if let Some(frames) = state.verbatim.get_mut(&attachment.id) {
             // It says all of it anew.
             *frames = vec![payload];
         }
-        state.silenced.insert(bare.id);
-        state.live.insert(bare.id, Arc::new(bare));
+        state.live.insert(attachment.id, Arc::new(attachment));
         Ok(())
     }
 

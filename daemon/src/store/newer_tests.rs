@@ -255,6 +255,24 @@ fn what_waits_for_its_carrier_keeps_what_only_a_newer_version_reads_of_it() {
 }
 
 #[test]
+fn what_has_no_link_any_more_keeps_what_only_a_newer_version_reads_of_it_and_gets_no_link_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = changed(1, "c", &json!({"device_info": "/x", "extra": 7}));
+    journal(dir.path(), &[put]);
+    let (mut store, _) = Store::open(dir.path(), BOOT).unwrap();
+    for _ in 0..2 {
+        let known = store.get(1).unwrap();
+        let bare = Attachment { link: LinkRecord::None, device_info: None, ..Attachment::clone(&known) };
+        store.unlinked(bare.clone()).unwrap();
+        compact(&store);
+        store = reopened(store, dir.path());
+        assert_eq!(*store.get(1).unwrap(), bare);
+    }
+    let written = frames(dir.path()).join("");
+    assert!(written.contains(r#""extra":7"#) && !written.contains("device_info"), "{written}");
+}
+
+#[test]
 fn what_names_neither_number_nor_container_is_told_with_a_remedy_that_can_be_followed() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path(), &[r#"{"e":"global","needs":7}"#.to_owned(), changed(11, "c", &json!({"needs": 7}))]);

@@ -125,7 +125,7 @@ impl Core {
         self.records.keep(&bare)?;
         tracing::warn!(container = %known.key.container, network = %known.key.network, ifname = %known.key.ifname,
             "the interface is gone; the attachment stays on record until its IPAM takes the DEL");
-        self.kinds.forget(&known, || self.store.begin(bare).map(drop).map_err(|e| errors::store(&e)))
+        self.kinds.forget(&known, || self.store.unlinked(bare).map_err(|e| errors::store(&e)))
     }
 
     /// The announcer lets go of a made link that is about to go.
