@@ -51,10 +51,12 @@ pub(crate) fn lent(rig: &Rig) -> Value {
     json!({ "cniVersion": "1.0.0", "name": "lent", "type": "host-device", "device": "dev0" })
 }
 
+/// A link that is made, and a device that is lent.
+const KINDS: [fn(&Rig) -> Value; 2] = [|rig| rig.macvlan("net"), lent];
+
 #[test]
 fn an_executed_ipam_finds_the_interface_in_the_pod_and_takes_it_along_where_it_has_no_address() {
-    let networks: [fn(&Rig) -> Value; 2] = [|rig| rig.macvlan("net"), lent];
-    for network in networks {
+    for network in KINDS {
         let rig = Rig::new();
         let network = network(&rig);
         let (config, pod) = (asked_by_link(&rig, network), rig.pod("pod"));
@@ -74,8 +76,7 @@ fn an_executed_ipam_finds_the_interface_in_the_pod_and_takes_it_along_where_it_h
 
 #[test]
 fn where_the_del_of_an_executed_ipam_fails_too_nothing_is_left_but_the_record_which_goes_when_that_works() {
-    let networks: [fn(&Rig) -> Value; 2] = [|rig| rig.macvlan("net"), lent];
-    for network in networks {
+    for network in KINDS {
         let rig = Rig::new();
         let network = network(&rig);
         let (config, pod) = (asked_by_link(&rig, network), rig.pod("pod"));

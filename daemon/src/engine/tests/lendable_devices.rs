@@ -35,6 +35,11 @@ impl Rig {
     }
 
     fn route_by(&self, name: &str, dst: &str, table: u32) {
+        self.route_with_metric(name, dst, table, None);
+    }
+
+    /// A route of the host by one of its interfaces; of two in a table the lower metric counts.
+    pub(super) fn route_with_metric(&self, name: &str, dst: &str, table: u32, metric: Option<u32>) {
         let index = self.index(name);
         self.in_host(Op::AddRoute(Route {
             dst: dst.parse().unwrap(),
@@ -43,7 +48,7 @@ impl Rig {
             source: None,
             table: Some(table),
             scope: None,
-            priority: None,
+            priority: metric,
             mtu: None,
             advmss: None,
             protocol: None,

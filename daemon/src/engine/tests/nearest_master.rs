@@ -36,7 +36,7 @@ fn of_node(node: u32) -> String {
 }
 
 /// The host's interface that the last one made stands on.
-fn stands_on(rig: &Rig) -> String {
+pub(super) fn stands_on(rig: &Rig) -> String {
     let made = rig.ops().into_iter().rev().find_map(|op| match op {
         Op::CreateLink(new) => Some(new.parent),
         _ => None,
