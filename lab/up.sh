@@ -97,6 +97,8 @@ U
     printf '#!/bin/sh\nexit 0\n' >"$LAB_SHARE/.nothing"
     chmod 755 "$LAB_SHARE/.udevd" "$LAB_SHARE/.nothing"
     local tool
+    # For the script that is about udev. One file is several programs, by its name.
+    cp "$(readlink -f /lib/systemd/systemd-udevd)" "$LAB_SHARE/systemd-udevd"
     for tool in /lib/systemd/systemd-udevd "$(command -v udevadm || true)"; do
         [ -z "$tool" ] || mount --bind "$LAB_SHARE/.udevd" "$(readlink -f "$tool")"
     done

@@ -6,7 +6,7 @@
 //! - pools: [`pools`], kept up by events of devices ([`hotplug`])
 //! - which VF is near a pod: [`numa`] (pure)
 //!
-//! The crate reads sysfs, whose root it is given, and changes the machine through the kernel's seam only. It knows nothing of
+//! The crate reads sysfs and udev's directory, whose places it is given, and changes the machine through the kernel's seam only. It knows nothing of
 //! CNI, of kubelet or of the daemon. Outside [`pools`] it keeps no record: what is changed must be on its caller's before.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod numa;
 pub mod pools;
 mod resource_name;
 mod selector;
+mod udev;
 pub mod vf_netdev;
 mod vf_netdev_mac;
 mod vf_profile;

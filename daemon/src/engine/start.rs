@@ -331,6 +331,7 @@ fn sriov(
         kernel: Arc::clone(&beside.kernel),
         admin: Arc::clone(&admin),
         inventory: inventory.clone(),
+        udev: paths.host_root.join("run/udev"),
         metrics: beside.pool_metrics,
         random: random(ids),
     };

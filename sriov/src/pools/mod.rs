@@ -44,7 +44,7 @@ mod work_queue;
 mod workers;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,7 @@ pub use resource_offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAcce
 pub use scan_scope::Look;
 pub use target::ReadyVf;
 
+use crate::udev::Udev;
 use crate::{Administrator, Inventory, PciAddr};
 use provisioner::Provisioner;
 use records::{Record, Records};
@@ -96,6 +97,8 @@ pub struct PoolsContext<'a> {
     pub admin: Arc<Administrator>,
     /// Finds VFs in sysfs.
     pub inventory: Inventory,
+    /// The directory of the host's udev, which need not be there.
+    pub udev: PathBuf,
     /// Where work and failures are counted.
     pub metrics: PoolMetrics,
     /// The source of each member's lasting MAC address.
@@ -113,6 +116,7 @@ impl Pools {
             admin: context.admin,
             inventory: context.inventory,
             records: Records::open(context.state_dir, context.run_dir)?,
+            udev: Udev::new(context.udev),
             boot_id: context.boot_id.to_owned(),
             devlink: Mutex::default(),
         };

@@ -167,6 +167,9 @@ impl Provisioner {
         if vf.driver.as_deref() == Some(VFIO_PCI) {
             return Ok(None);
         }
+        if let Some(link) = self.interface(vf)? {
+            self.udev.wait_until_done(link.index);
+        }
         self.interface(vf)?.map(|link| self.appearance(vf.address, &link)).transpose()
     }
 

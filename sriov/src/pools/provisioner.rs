@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::records::{Record, Records};
+use crate::udev::Udev;
 use crate::vf_netdev::interface;
 use crate::{Administrator, Inventory, InventoryError, PciAddr, Scan, VfDevice};
 
@@ -17,6 +18,7 @@ pub(super) struct Provisioner {
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) admin: Arc<Administrator>,
     pub(super) inventory: Inventory,
+    pub(super) udev: Udev,
     pub(super) records: Records,
     pub(super) boot_id: String,
     /// What devlink reported to the last scan.

@@ -130,6 +130,7 @@ impl Rig {
             admin: Arc::new(Administrator::new(Arc::clone(&kernel), SETTLES)),
             kernel,
             inventory: Inventory::new(&self.sys()),
+            udev: self.udev(),
             metrics: PoolMetrics::new(&mut self.registry, || Histogram::new([0.1])),
             random: Box::new(move || 7 + count.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
         });
@@ -138,6 +139,10 @@ impl Rig {
         pools.configure(self.configuration.clone());
         pools.look(Look::First, nobody());
         self.pools = Some(pools);
+    }
+
+    fn udev(&self) -> PathBuf {
+        self.dir.path().join("udev")
     }
 
     fn sys(&self) -> PathBuf {

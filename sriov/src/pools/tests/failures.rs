@@ -1,6 +1,7 @@
 //! What becomes of members when they break, hang or are somebody else's, and when the daemon dies.
 
 use std::os::unix::fs::symlink;
+use std::thread;
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
@@ -52,16 +53,16 @@ fn forget_holds(rig: &Rig) {
 fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
     let rig = kept(POOL);
     let pools = rig.pools();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| while pools.next_look(Instant::now() + Duration::from_secs(600)).is_some() {});
-        std::thread::sleep(Duration::from_millis(100)); // so that it waits when the VF fails
+        thread::sleep(Duration::from_millis(100)); // so that it waits when the VF fails
         rig.kernel.set_dead(VF, true);
         rig.check_pools();
         let broken = rig.states();
         rig.kernel.set_dead(VF, false);
         let until = Instant::now() + Duration::from_secs(60);
         while rig.states() != ["ready", "ready"] && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
         pools.stop();
         assert_eq!(broken, ["preparing", "ready"]);
@@ -164,6 +165,31 @@ fn a_ready_vf_to_which_udev_gives_an_alternative_name_stays_ready_and_is_given_b
 }
 
 #[test]
+fn a_vf_that_udev_has_not_named_yet_is_taken_when_it_has_and_given_back_with_that_name() {
+    let mut rig = with(POOL);
+    let done = |rig: &Rig, interface: &str| {
+        let index = rig.kernel.host().unwrap().link_by_name(interface).unwrap().unwrap().index;
+        fs::write(rig.udev().join(format!("data/n{index}")), "").unwrap();
+    };
+    fs::create_dir_all(rig.udev().join("data")).unwrap();
+    fs::write(rig.udev().join("control"), "").unwrap();
+    done(&rig, "vf1");
+    rig.restart();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            rig.rename("vf0", "enp33s0f0v0");
+            done(&rig, "enp33s0f0v0");
+        });
+        rig.keep();
+    });
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(rig.named("enp33s0f0v0"), Some(VF.to_owned()));
+    rig.order(Verb::Drain, "radio");
+    assert_eq!(rig.named("enp33s0f0v0"), Some(VF.to_owned()));
+}
+
+#[test]
 fn vfs_that_speak_infiniband_are_left_alone_and_given_back_where_a_pool_has_had_them() {
     let mut rig = with(POOL);
     let before = rig.machine();
@@ -237,7 +263,7 @@ fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
             rig.pools().order(verb, VF, nobody()).unwrap();
         }
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let both = [scope.spawn(|| orders(Verb::Quarantine)), scope.spawn(|| orders(Verb::Release))];
         while !both.iter().all(|one| one.is_finished()) {
             rig.keep_on();
@@ -381,13 +407,13 @@ fn k26_one_that_its_pod_has_left_unclean_is_tried_at_once_when_it_is_released_by
     rig.pools().work_here();
     assert_eq!(rig.states(), ["quarantined", "ready"]);
     rig.kernel.set_dead(VF, false);
-    let released = std::thread::scope(|scope| {
+    let released = thread::scope(|scope| {
         let ordered = scope.spawn(|| rig.pools().order(Verb::Release, VF, nobody()).unwrap());
         let until = Instant::now() + Duration::from_secs(10);
         // No pause ends meanwhile.
         while !ordered.is_finished() && Instant::now() < until {
             rig.pools().work_here();
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         rig.pools().stop();
         ordered.join().unwrap()

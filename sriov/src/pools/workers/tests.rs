@@ -53,6 +53,7 @@ fn pools(dir: &Path) -> Arc<Pools> {
         admin: Arc::new(Administrator::new(Arc::clone(&kernel), Duration::MAX)),
         kernel,
         inventory: Inventory::new(&sys),
+        udev: dir.join("udev"),
         metrics: PoolMetrics::new(&mut Registry::default(), || Histogram::new([0.1])),
         random: Box::new(|| 7),
     };
