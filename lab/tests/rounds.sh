@@ -17,6 +17,7 @@ FUNCTIONS=()
 for pf in $PF0 $PF1 $PF2; do
     numvfs $pf 0
     ip link set "$(nic $pf)" up
+    eventually 10 linked "" "$(nic $pf)"
     numvfs $pf 7
     for slot in 10.0 10.2 10.4 10.6 11.0 11.2 11.4; do FUNCTIONS+=("${pf%00.0}$slot"); done
 done
@@ -211,14 +212,21 @@ unbound() {
     without_pods 0 4
 }
 
+# igbvf (6.12) resets itself while it has no link, and its close does not wait for that: whoever closes and unbinds the VF just
+# then waits for ever. Its link is waited for, and that it stays.
 link_down() {
     with_pods 0 4
     ip link set "$(nic $PF0)" down
+    eventually 10 has_no_link
     check 4 "$(<"$NODE/ADD.4")"
     ip link set "$(nic $PF0)" up
+    eventually 10 linked pod0 net1
+    sleep 3
+    eventually 10 linked pod0 net1
     check 0 "$(<"$NODE/ADD.0")"
     without_pods 0 4
 }
+has_no_link() { ! linked pod0 net1; }
 
 made_anew() {
     with_pods 0 4
