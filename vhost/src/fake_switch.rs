@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fairlead_host::Uplink;
 use parking_lot::Mutex;
@@ -28,7 +28,21 @@ pub fn serve(socket: &Path) -> (Server, FakePorts) {
 
 /// Ports with their sockets, and uplinks; no frame is forwarded.
 #[derive(Debug, Default, Clone)]
-pub struct FakePorts(Arc<Mutex<Vec<FakePort>>>, Arc<Mutex<Vec<FakeUplink>>>, Arc<AtomicUsize>);
+pub struct FakePorts(
+    Arc<Mutex<Vec<FakePort>>>,
+    Arc<Mutex<Vec<FakeUplink>>>,
+    Arc<AtomicUsize>,
+    Arc<Listeners>,
+);
+
+/// How ports are given new listeners.
+#[derive(Debug, Default)]
+struct Listeners {
+    is_older: AtomicBool,
+    is_closing: AtomicBool,
+    /// How many ports were added.
+    added: AtomicUsize,
+}
 
 /// A port, its socket, and the NUMA node that was named.
 type FakePort = (PortConfig, Socket, Option<u32>);
@@ -45,6 +59,21 @@ impl FakePorts {
     /// How often all of them were asked for by the control socket.
     pub fn listings(&self) -> usize {
         self.2.load(Ordering::Relaxed)
+    }
+
+    /// How many ports were added, the ones before among them.
+    pub fn added(&self) -> usize {
+        self.3.added.load(Ordering::Relaxed)
+    }
+
+    /// Is a switch from before ports could be given new listeners, or one that is not.
+    pub fn be_older(&self, is_older: bool) {
+        self.3.is_older.store(is_older, Ordering::Relaxed);
+    }
+
+    /// Has all ports still close what their last guests sent, or not.
+    pub fn close_files(&self, is_closing: bool) {
+        self.3.is_closing.store(is_closing, Ordering::Relaxed);
     }
 
     /// A network's uplink.
@@ -78,6 +107,7 @@ impl PortCommands for FakePorts {
             return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
         }
         self.0.lock().push((config, socket, numa_node));
+        self.3.added.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -94,6 +124,27 @@ impl PortCommands for FakePorts {
         let port = ports.iter_mut().find(|(config, ..)| config.name == name);
         port.ok_or_else(|| Refusal::new(RefusalCode::UnknownPort, "it is not there"))?.1 =
             Socket::Connecting(socket);
+        Ok(())
+    }
+
+    fn can_listen_anew(&self, name: &str) -> Result<(), Refusal> {
+        if self.3.is_older.load(Ordering::Relaxed) {
+            return Err(Refusal::new(RefusalCode::NewerVersion, "it is of version 3"));
+        }
+        if self.3.is_closing.load(Ordering::Relaxed) {
+            return Err(Refusal::new(RefusalCode::Failed, "it closes what its last guest sent"));
+        }
+        match self.names().iter().any(|known| known == name) {
+            true => Ok(()),
+            false => Err(Refusal::new(RefusalCode::UnknownPort, "it is not there")),
+        }
+    }
+
+    fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
+        let mut ports = self.0.lock();
+        let port = ports.iter_mut().find(|(config, ..)| config.name == name);
+        port.ok_or_else(|| Refusal::new(RefusalCode::UnknownPort, "it is not there"))?.1 =
+            Socket::Listening(socket);
         Ok(())
     }
 

@@ -20,7 +20,6 @@ pub mod error_chain;
 #[cfg(any(test, feature = "fake-switch"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub mod fake_switch;
-mod fenced;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod interruption;
@@ -34,6 +33,7 @@ mod ring;
 pub mod switch;
 mod uplink;
 pub mod vswitch_process;
+mod wake_fence;
 
 /// What threads meet by. `tests/wake_ups.rs` has loom's in its place.
 mod sync {

@@ -215,18 +215,19 @@ fn is_bound_unless_told() -> bool {
     true
 }
 
-/// An address that a network's switch has learnt.
+/// An address that a network's switch knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MacEntry {
-    /// The network that it was learnt in.
+    /// The network that it is in.
     pub network: String,
-    /// The VLAN; absent for frames without a tag.
+    /// The VLAN; absent for frames without a tag. A port's own address is told once: with its `vlan`, if it has one, but not with those of
+    /// its `trunk`, in which it has the address too.
     pub vlan: Option<u16>,
     /// The address.
     pub mac: Mac,
     /// The port behind which it is.
     pub port: String,
-    /// Seconds since a frame came from it.
+    /// Seconds since a frame came from it; 0 for a port's own.
     pub age_s: u64,
 }
 

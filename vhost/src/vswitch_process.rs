@@ -94,7 +94,7 @@ pub fn run(settings: &Settings) -> Result<(), ProcessError> {
     let published = Arc::clone(&events);
     let limit = Mutex::new(LogLimit::default());
     let data_plane = DataPlane::start(
-        Options { places: places.clone(), polling: settings.polling, memory },
+        Options { places: places.clone(), polling: settings.polling, memory, port_files: None },
         move |event| {
             log(&event, &mut limit.lock());
             published.publish(event);

@@ -9,10 +9,10 @@ use std::io::{ErrorKind, IoSlice, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use fairlead_vhost::dataplane::Socket;
+use fairlead_vhost::dataplane::{Options, PortError, Socket};
 use guest::{BASE, BYTES, Guest, Node, PLAIN, config, exchange, wait_until};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
 
@@ -114,6 +114,92 @@ fn a_port_that_connects_takes_its_next_connection_when_what_came_over_the_last_i
     guest.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     guest.read_exact(&mut reply).unwrap();
     assert_eq!(reply[..4], GET_FEATURES.to_ne_bytes());
+}
+
+/// A new socket of port 0 in place of the one that its pod has removed.
+fn new_socket(node: &Node) -> OwnedFd {
+    let _ = std::fs::remove_file(node.path(0));
+    OwnedFd::from(UnixListener::bind(node.path(0)).unwrap())
+}
+
+#[test]
+fn a_port_at_a_new_socket_waits_as_it_did_at_the_old_one() {
+    let node = Node::with_ports(3);
+    let (mut one, mut other) = (node.guest(1), node.guest(2));
+    let (_guest, other_end) = guest_that_sent_a_lingering_socket(&node);
+    node.plane.can_listen_anew("0").unwrap();
+    node.plane.new_listener("0", new_socket(&node)).unwrap();
+    let next = node.connect(0);
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(!node.port(0).has_connection, "{}", node.state());
+    // However often the pod removes it, few are open.
+    let again = (0..100).take_while(|_| node.plane.can_listen_anew("0").is_ok());
+    let taken = again.map(|_| node.plane.new_listener("0", new_socket(&node)).unwrap()).count();
+    assert!(taken <= 8, "{taken}");
+    assert_eq!(node.plane.can_listen_anew("0"), Err(PortError::Closes("0".to_owned())));
+    drop(other_end);
+    wait_until("all is closed", || node.plane.can_listen_anew("0").is_ok(), || node.state());
+    drop(next);
+    let mut next = node.guest(0);
+    exchange(&node, &mut next, &mut one, 1);
+    // One that is connected stays so.
+    node.plane.new_listener("0", new_socket(&node)).unwrap();
+    exchange(&node, &mut next, &mut other, 2);
+    drop(next);
+    exchange(&node, &mut node.guest(0), &mut one, 3);
+}
+
+#[test]
+fn a_guest_that_broke_the_rules_is_held_off_at_a_new_socket_too() {
+    let node = Node::with_ports(1);
+    let guest = node.connect(0);
+    guest.raw(&[0xff; 12], &[]);
+    node.wait_misbehaved(0);
+    let since = std::time::Instant::now();
+    node.plane.new_listener("0", new_socket(&node)).unwrap();
+    let _next = node.connect(0);
+    wait_until("the next one is taken", || node.port(0).has_connection, || node.state());
+    assert!(since.elapsed() > Duration::from_millis(800), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_port_that_connects_or_that_is_not_there_gets_no_listener() {
+    let node = Node::with_ports(0);
+    let (ours, _guest) = UnixStream::pair().unwrap();
+    node.plane.add_port(config(0), Socket::Connecting(OwnedFd::from(ours)), None).unwrap();
+    let refused = [node.plane.can_listen_anew("0"), node.plane.new_listener("0", new_socket(&node))];
+    assert_eq!(refused, [(); 2].map(|()| Err(PortError::Connects("0".to_owned()))));
+    let missing = [node.plane.can_listen_anew("1"), node.plane.new_listener("1", new_socket(&node))];
+    assert_eq!(missing, [(); 2].map(|()| Err(PortError::NoSuchPort("1".to_owned()))));
+}
+
+/// A daemon from before ports could be given new sockets makes them anew, and a tenant's pods may come and go.
+#[test]
+fn a_removed_port_counts_until_what_its_guest_sent_is_closed() {
+    let node = Node::with_options(Options { port_files: Some(400), ..guest::threads::options() });
+    let add = |number: usize| {
+        let _ = std::fs::remove_file(node.path(number));
+        let listener = UnixListener::bind(node.path(number)).unwrap();
+        node.plane.add_port(config(number), Socket::Listening(OwnedFd::from(listener)), None)
+    };
+    add(0).unwrap();
+    let first = UnixStream::connect(node.path(0)).unwrap();
+    wait_until("the first guest is taken", || node.port(0).has_connection, || node.state());
+    let guest = UnixStream::connect(node.path(0)).unwrap();
+    let (socket, other_end) = lingering();
+    let pairs: Vec<_> = (0..126).map(|_| UnixStream::pair().unwrap()).collect();
+    let mut sent = vec![socket.as_raw_fd()];
+    sent.extend(pairs.iter().flat_map(|(one, other)| [one.as_raw_fd(), other.as_raw_fd()]));
+    ask(&guest, &sent);
+    drop((socket, pairs, first));
+    node.wait_misbehaved(0);
+    node.plane.remove_port("0").unwrap();
+    // 253 of its files are open, or almost: with one port more that is less than 400.
+    add(0).unwrap();
+    let refused = add(1).unwrap_err();
+    assert_eq!(refused, PortError::TooManyFiles);
+    drop(other_end);
+    wait_until("they are closed", || add(1).is_ok(), || node.state());
 }
 
 /// True if the process has this file open: device and inode.

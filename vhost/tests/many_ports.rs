@@ -5,6 +5,9 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
+use std::collections::HashSet;
+
+use fairlead_vhost::port::PortConfig;
 use guest::{Guest, Node, frame, wait_until};
 
 const PORTS: usize = 64;
@@ -64,4 +67,26 @@ fn sixty_four_ports_at_work_get_every_frame_once_and_in_order() {
         let (sent, got) = (counters.from_guest_frames, counters.to_guest_frames);
         assert_eq!((sent, got), ((FRAMES + 1) as u64, (FRAMES + PORTS - 1) as u64), "port {number}");
     }
+}
+
+#[test]
+fn a_table_of_many_addresses_and_of_trunks_with_all_vlans_is_told_whole_and_each_address_once() {
+    // As many as a port may have, and more than a poll thread tells of at once.
+    const LEARNT: usize = 1_024;
+    let trunk = |number| PortConfig { trunk: (1..=4094).collect(), ..guest::config(number) };
+    let node = Node::with_configs([0, 1].map(guest::config).into_iter().chain((2..12).map(trunk)).collect());
+    let (mut sender, _receiver) = (node.guest(0), node.guest(1));
+    for n in 0..LEARNT {
+        wait_until("there is room", || sender.has_room(), || node.state());
+        let mut sent = frame(0, 1, 0);
+        sent[6..12]
+            .copy_from_slice(&[&[2, 0, 7, 7], u16::try_from(n).unwrap().to_be_bytes().as_slice()].concat());
+        sender.send(&sent);
+    }
+    let all_are_learnt = || node.plane.mac_table().len() == LEARNT + 12;
+    wait_until("all are learnt", all_are_learnt, || format!("{} known", node.plane.mac_table().len()));
+    let table = node.plane.mac_table();
+    let addresses: HashSet<[u8; 6]> = table.iter().map(|entry| entry.mac.0).collect();
+    assert_eq!(addresses.len(), LEARNT + 12, "each once");
+    assert!((0..12).all(|number| addresses.contains(&guest::mac(number))));
 }

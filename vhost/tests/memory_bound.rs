@@ -143,6 +143,11 @@ impl Switch {
         }
     }
 
+    /// Another connection to its control socket.
+    fn client(&self) -> Client {
+        Client::new(self.directory.path().join("control.sock"), LIMIT)
+    }
+
     fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -228,6 +233,44 @@ fn guests_with_large_empty_files_lose_their_connections_and_the_switch_lives() {
     use_pages(&mut again, (EMPTY - 4 * MIB) / PAGE);
     assert!(!is_disconnected(&again), "4 MiB are within the limit");
     exchange(&mut one, &mut other, 4);
+}
+
+/// A pod that removes its socket, of which the daemon makes another, by a switch that can give the port a new listener or adds it anew; and
+/// pods of one tenant that come and go while another one keeps their files.
+#[test]
+fn a_port_that_gets_a_new_socket_or_is_made_anew_does_not_start_afresh() {
+    let mut switch = Switch::start("anew", ["16", "40"]);
+    let (mut one, mut other) = (switch.guest(3), switch.guest(4));
+    let (path, mut files) = (switch.directory.path().join("0"), Vec::new());
+    for round in 0..10_u8 {
+        let file = empty_file();
+        let mut hostile = switch.hostile(0, &file);
+        use_pages(&mut hostile, 0);
+        drop(hostile);
+        files.push(file);
+        assert!(switch.is_alive(), "round {round}, kills {}", switch.cgroup.kills());
+        fs::remove_file(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        if round % 2 == 0 {
+            wait_until("a new one is taken", || switch.client().can_listen_anew("0").is_ok(), String::new);
+            switch.client.new_listener("0", listener.as_fd()).unwrap();
+            let counters = switch.client.ports().unwrap().swap_remove(0).counters;
+            assert!(counters.memory_refusals > 0, "{counters:?}");
+            assert!(round > 0 || counters.memory_bytes > 12 * MIB, "{counters:?}");
+        } else {
+            switch.client.remove_port("0").unwrap();
+            switch.client.add_port(config(0), SocketSide::Listening, listener.as_fd(), None).unwrap();
+        }
+        let blocks: i64 = files.iter().map(|file| nix::sys::stat::fstat(file).unwrap().st_blocks).sum();
+        assert!(blocks * 512 <= 40 << 20, "round {round}: {blocks} blocks are charged");
+        exchange(&mut one, &mut other, round);
+    }
+    assert_eq!(switch.cgroup.kills(), 0);
+    // When they are gone there is room again.
+    drop(files);
+    let mut again = switch.hostile(0, &empty_file());
+    use_pages(&mut again, (EMPTY - 4 * MIB) / PAGE);
+    assert!(!is_disconnected(&again), "4 MiB are within the limit");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! No wake-up is lost: all that can come of a poll thread that goes to sleep while others have something for it.
 //!
 //! loom runs each model in every order of its threads' steps, and with every value that the memory model lets a load have. It is the code
-//! of the switch that is run, `waker.rs`, `fenced.rs` and `mailbox.rs`, on loom's atomics and channels; an eventfd and epoll are a counter here, and a
+//! of the switch that is run, `waker.rs`, `wake_fence.rs` and `mailbox.rs`, on loom's atomics and channels; an eventfd and epoll are a counter here, and a
 //! link is a number in place of rtrb's ring. A wake-up that is lost leaves nobody who can go on, which loom calls a deadlock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -13,8 +13,8 @@ use loom::model::Builder;
 use loom::sync::atomic::AtomicUsize;
 use loom::thread;
 
-use fenced::Fenced;
 use mailbox::{Inbox, Mailbox, mailbox};
+use wake_fence::Fenced;
 use waker::Waker;
 
 /// An eventfd: readable from a ring until it is hushed.
@@ -57,11 +57,11 @@ mod sync {
     pub(crate) use loom::sync::mpsc;
 }
 
-#[path = "../src/fenced.rs"]
-mod fenced;
 #[allow(dead_code, reason = "the model waits for no answer")]
 #[path = "../src/dataplane/mailbox.rs"]
 mod mailbox;
+#[path = "../src/wake_fence.rs"]
+mod wake_fence;
 #[path = "../src/dataplane/waker.rs"]
 mod waker;
 

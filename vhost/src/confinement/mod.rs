@@ -12,6 +12,7 @@ mod privileges;
 mod system_calls;
 mod user;
 
+pub(crate) use open_files::{FILES_OF_A_PORT, FILES_OF_ALL_PORTS};
 pub use open_files::{OPEN_FILES, OpenFilesError};
 pub use privileges::PrivilegeError;
 pub use system_calls::{FilterError, SystemCallFilters};

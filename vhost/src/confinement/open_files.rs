@@ -5,12 +5,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that a port needs at most: two sockets, a kick and a call for each of 16 rings, the file of each of 32 memory regions,
 /// 32 that have come with a message which is not yet whole, and 8 that wait to be closed.
-const OF_A_PORT: u64 = 2 + 2 * 16 + 32 + 32 + 8;
+pub(crate) const FILES_OF_A_PORT: usize = 2 + 2 * 16 + 32 + 32 + 8;
+/// The same of 1,024 ports. One that is removed counts until all that its guests sent is closed.
+pub(crate) const FILES_OF_ALL_PORTS: usize = 1_024 * FILES_OF_A_PORT;
 /// Those that the process needs beside its ports: for its threads, its 16 control connections and what comes over them, captures, uplinks,
 /// and the 253 that a guest may send at once, before they are looked at.
 const OF_THE_PROCESS: u64 = 1_024;
 /// Descriptors for 1,024 ports.
-pub const OPEN_FILES: u64 = 1_024 * OF_A_PORT + OF_THE_PROCESS;
+pub const OPEN_FILES: u64 = FILES_OF_ALL_PORTS as u64 + OF_THE_PROCESS;
 
 /// A limit can't be set.
 #[derive(Debug, thiserror::Error)]

@@ -67,6 +67,23 @@ impl Client {
         self.done(Request::Reconnect { name: name.to_owned() }, &[socket])
     }
 
+    /// Whether a port that listens can be given a new socket, which is to be made then. A switch from before this could be done refuses it
+    /// by its version.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a port that is not there, or that still closes what its last guest sent, is refused.
+    pub fn can_listen_anew(&mut self, name: &str) -> Result<(), ClientError> {
+        self.done(Request::CanListenAnew { name: name.to_owned() }, &[])
+    }
+
+    /// Gives a port that listens a new socket to listen at, and leaves all else of it as it is.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a port that is not there is refused.
+    pub fn new_listener(&mut self, name: &str, socket: BorrowedFd<'_>) -> Result<(), ClientError> {
+        self.done(Request::NewListener { name: name.to_owned() }, &[socket])
+    }
+
     /// Removes all ports but these, and answers the names of those that were removed.
     ///
     /// # Errors
@@ -335,6 +352,8 @@ fn name_of(request: &Request) -> &'static str {
         Request::AddPort { .. } => "add-port",
         Request::RemovePort { .. } => "remove-port",
         Request::Reconnect { .. } => "reconnect",
+        Request::CanListenAnew { .. } => "can-listen-anew",
+        Request::NewListener { .. } => "new-listener",
         Request::KeepOnly { .. } => "keep-only",
         Request::AddUplink { .. } => "add-uplink",
         Request::RemoveUplink { .. } => "remove-uplink",

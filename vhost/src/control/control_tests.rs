@@ -14,8 +14,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::listening_socket::{SocketAddress, bind_control_socket};
 use super::messages::{
-    Answer, AnswerMessage, MESSAGE_BYTES, PROTOCOL, PortEvent, Refusal, RefusalCode, Request, SocketSide,
+    Answer, AnswerMessage, MESSAGE_BYTES, PROTOCOL, PortEvent, Refusal, RefusalCode, Request, RequestMessage,
+    SocketSide,
 };
+use super::requests::Requests;
 use super::seqpacket::{Received, receive, send};
 use super::{Client, ClientError, EventQueues, PortCommands, Server};
 use crate::capture::{CaptureDirection, CaptureKey, CaptureOptions, CaptureRequest, Ended, Seen, Tap};
@@ -57,6 +59,16 @@ impl PortCommands for Recorded {
     fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
         let at = self.at(name)?;
         self.0.lock()[at].1 = Socket::Connecting(socket);
+        Ok(())
+    }
+
+    fn can_listen_anew(&self, name: &str) -> Result<(), Refusal> {
+        self.at(name).map(drop)
+    }
+
+    fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
+        let at = self.at(name)?;
+        self.0.lock()[at].1 = Socket::Listening(socket);
         Ok(())
     }
 
@@ -228,12 +240,61 @@ fn ports_come_with_their_sockets_and_go() {
     let (ours, _guests) = UnixStream::pair().unwrap();
     client.reconnect("a", ours.as_fd()).unwrap();
     assert!(matches!(switch.recorded.0.lock()[0].1, Socket::Connecting(_)));
+    client.can_listen_anew("a").unwrap();
+    client.new_listener("a", listener.as_fd()).unwrap();
+    assert!(matches!(switch.recorded.0.lock()[0].1, Socket::Listening(_)));
+    assert_eq!(code(&client.new_listener("a", ours.as_fd()).unwrap_err()), RefusalCode::BadSocket);
+    assert_eq!(code(&client.can_listen_anew("c").unwrap_err()), RefusalCode::UnknownPort);
     client.remove_port("a").unwrap();
     let gone = client.remove_port("a").unwrap_err();
     assert_eq!(gone.to_string(), "fairlead-vswitch refuses `remove-port`: there is no port a");
     let names: Vec<_> = client.ports().unwrap().into_iter().map(|port| port.config.name).collect();
     assert_eq!(names, ["b"]);
     assert_eq!(client.version().unwrap().pid, std::process::id());
+}
+
+/// What is logged.
+#[derive(Default, Clone)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_pod_whose_port_gets_a_new_socket_or_is_made_anew_all_the_time_fills_no_log() {
+    let (log, recorded, mut requests) = (Log::default(), Recorded::default(), Requests::default());
+    let written = log.clone();
+    let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || written.clone()).finish();
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("port.sock")).unwrap();
+    let name = || "a".to_owned();
+    let all = || {
+        let add = Request::AddPort { config: config("a"), socket: SocketSide::Listening, numa_node: None };
+        [add, Request::NewListener { name: name() }, Request::RemovePort { name: name() }]
+    };
+    tracing::subscriber::with_default(logger, || {
+        // The last one is refused.
+        for request in
+            (0..100).flat_map(|_| all().into_iter().chain([Request::CanListenAnew { name: name() }]))
+        {
+            let takes = matches!(request, Request::AddPort { .. } | Request::NewListener { .. });
+            let sockets = takes.then(|| listener.as_fd().try_clone_to_owned().unwrap());
+            let message = RequestMessage { version: request.version(), request };
+            let bytes = serde_json::to_vec(&message).unwrap();
+            requests.answer(&bytes, sockets.into_iter().collect(), &recorded);
+        }
+    });
+    let lines = String::from_utf8(log.0.lock().clone()).unwrap();
+    let count = |what: &str| lines.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((count("port=\"a\""), count("a request is refused")), (10, 10), "{lines}");
 }
 
 #[test]
@@ -275,6 +336,13 @@ fn an_uplink_comes_with_the_descriptors_of_all_its_queues_and_goes() {
     assert!(client.uplinks().unwrap().is_empty());
     // A switch from before there were uplinks takes all other requests, and one from before there were nodes ports of none.
     assert_eq!([Request::Uplinks.version(), Request::Ports.version()], [2, 1]);
+    let name = String::from("a");
+    let anew = [Request::CanListenAnew { name: name.clone() }, Request::NewListener { name }];
+    assert_eq!(
+        anew.map(|request| request.version()),
+        [4, 4],
+        "and one from before ports got new sockets is asked once"
+    );
     let of_node = |numa_node| {
         let port = Request::AddPort { config: self::config("a"), socket: SocketSide::Listening, numa_node };
         [port, Request::AddUplink { config: config.clone(), numa_node }].map(|request| request.version())

@@ -24,6 +24,14 @@ impl PortCommands for DataPlane {
         DataPlane::reconnect(self, name, socket).map_err(|error| refusal(&error))
     }
 
+    fn can_listen_anew(&self, name: &str) -> Result<(), Refusal> {
+        DataPlane::can_listen_anew(self, name).map_err(|error| refusal(&error))
+    }
+
+    fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
+        DataPlane::new_listener(self, name, socket).map_err(|error| refusal(&error))
+    }
+
     fn add_uplink(
         &self,
         config: UplinkConfig,
@@ -65,8 +73,10 @@ fn refusal(error: &PortError) -> Refusal {
         PortError::Captured(_) => RefusalCode::Captured,
         PortError::Capture(_) => RefusalCode::BadSocket,
         PortError::Config { .. } => RefusalCode::BadConfig,
-        PortError::Socket(_) | PortError::Listens(_) => RefusalCode::BadSocket,
-        PortError::TooMany(_) | PortError::NoAnswer => RefusalCode::Failed,
+        PortError::Socket(_) | PortError::Listens(_) | PortError::Connects(_) => RefusalCode::BadSocket,
+        PortError::TooMany(_) | PortError::TooManyFiles | PortError::Closes(_) | PortError::NoAnswer => {
+            RefusalCode::Failed
+        }
     };
     Refusal::new(code, sentence(error))
 }

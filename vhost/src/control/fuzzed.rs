@@ -51,6 +51,14 @@ impl PortCommands for Ports {
         self.position(name).map(drop)
     }
 
+    fn can_listen_anew(&self, name: &str) -> Result<(), Refusal> {
+        self.position(name).map(drop)
+    }
+
+    fn new_listener(&self, name: &str, _socket: OwnedFd) -> Result<(), Refusal> {
+        self.position(name).map(drop)
+    }
+
     fn add_uplink(&self, _: UplinkConfig, _: Uplink, _: Option<u32>) -> Result<(), Refusal> {
         Ok(())
     }

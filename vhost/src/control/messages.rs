@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::capture::CaptureOptions;
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 
-/// The version of these messages: 2 has uplinks and captures, 3 has NUMA nodes. A program refuses requests of a newer one by its number, so each is sent with the
-/// version that first had it ([`Request::version`]).
-pub const PROTOCOL: u32 = 3;
+/// The version of these messages: 2 has uplinks and captures, 3 has NUMA nodes, 4 has new listeners. A program refuses requests of a newer
+/// one by its number, so each is sent with the version that first had it ([`Request::version`]).
+pub const PROTOCOL: u32 = 4;
 
 /// The longest message in bytes.
 pub const MESSAGE_BYTES: usize = 64 * 1024;
@@ -43,6 +43,18 @@ pub enum Request {
     },
     /// A new connection of a port whose guest listens. It comes with the message. Answered by [`Answer::Done`].
     Reconnect {
+        /// The port's name.
+        name: String,
+    },
+    /// Whether a port whose guest connects can have a new listening socket: not while it closes much that its last guest sent. It is asked
+    /// before the socket is made, for a guest may have sent something to be closed over one that is refused. Answered by [`Answer::Done`].
+    CanListenAnew {
+        /// The port's name.
+        name: String,
+    },
+    /// A new listening socket of a port whose guest connects, in place of the one that it has: nobody finds that any more. It comes with
+    /// the message. The port stays, with a guest that is connected and with all that its guests did. Answered by [`Answer::Done`].
+    NewListener {
         /// The port's name.
         name: String,
     },
@@ -91,6 +103,7 @@ impl Request {
     /// The version that first had this request.
     pub fn version(&self) -> u32 {
         match self {
+            Request::CanListenAnew { .. } | Request::NewListener { .. } => 4,
             Request::AddPort { numa_node: Some(_), .. } | Request::AddUplink { numa_node: Some(_), .. } => 3,
             Request::AddUplink { .. }
             | Request::RemoveUplink { .. }

@@ -29,6 +29,18 @@ pub trait PortCommands: Send + 'static {
     /// When there is no such port, or it is connected, or it listens.
     fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal>;
 
+    /// Whether a port that listens can be given a new socket.
+    ///
+    /// # Errors
+    /// When there is no such port, or it does not listen, or it still closes what its last guest sent.
+    fn can_listen_anew(&self, name: &str) -> Result<(), Refusal>;
+
+    /// Gives a port that listens a new socket to listen at. All else of the port stays.
+    ///
+    /// # Errors
+    /// When there is no such port, or it does not listen.
+    fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal>;
+
     /// Serves an uplink, near a NUMA node if one is named; its configuration is checked already.
     ///
     /// # Errors

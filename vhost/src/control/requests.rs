@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use serde::Deserialize;
 use tracing::{info, warn};
@@ -14,6 +15,7 @@ use super::port_commands::PortCommands;
 use super::{port_config_check, port_socket, uplink_check};
 use crate::capture::{CaptureKey, CaptureRequest};
 use crate::dataplane::Socket;
+use crate::log_limit::{Admitted, LogLimit};
 
 /// The most names that a connection may send before the last of them.
 const NAMES: usize = 16_384;
@@ -29,6 +31,8 @@ struct AnyVersion {
 pub(super) struct Requests {
     /// The names of a `keep-only` that came so far.
     names: HashSet<String>,
+    /// A pod may have its port get a new socket, or be made anew, all the time.
+    log_limit: LogLimit,
 }
 
 /// What a request comes to.
@@ -59,7 +63,9 @@ impl Requests {
     ) -> Outcome {
         let outcome = read(bytes).and_then(|request| self.carry_out(request, descriptors, commands));
         outcome.unwrap_or_else(|refusal| {
-            warn!(code = ?refusal.code, reason = refusal.reason, "a request is refused");
+            if let Some(Admitted { left_out }) = self.log_limit.admit("", Instant::now()) {
+                warn!(code = ?refusal.code, reason = refusal.reason, left_out, "a request is refused");
+            }
             Outcome::Answered(vec![message(Answer::Refused(refusal))])
         })
     }
@@ -74,6 +80,7 @@ impl Requests {
             request,
             Request::AddPort { .. }
                 | Request::Reconnect { .. }
+                | Request::NewListener { .. }
                 | Request::AddUplink { .. }
                 | Request::Capture { .. }
         );
@@ -86,12 +93,16 @@ impl Requests {
                 let socket = port_socket::take(descriptors, socket)?;
                 let (port, network) = (config.name.clone(), config.network.clone());
                 commands.add_port(config, socket, numa_node)?;
-                info!(port, network, "a port is added");
+                if let Some(Admitted { left_out }) = self.log_limit.admit(&port, Instant::now()) {
+                    info!(port, network, left_out, "a port is added");
+                }
                 vec![message(Answer::Done)]
             }
             Request::RemovePort { name } => {
                 commands.remove_port(&name)?;
-                info!(port = name, "a port is removed");
+                if let Some(Admitted { left_out }) = self.log_limit.admit(&name, Instant::now()) {
+                    info!(port = name, left_out, "a port is removed");
+                }
                 vec![message(Answer::Done)]
             }
             Request::Reconnect { name } => {
@@ -100,6 +111,20 @@ impl Requests {
                     return Err(Refusal::new(RefusalCode::BadSocket, "the socket is not connected"));
                 };
                 commands.reconnect(&name, socket)?;
+                vec![message(Answer::Done)]
+            }
+            Request::CanListenAnew { name } => {
+                commands.can_listen_anew(&name)?;
+                vec![message(Answer::Done)]
+            }
+            Request::NewListener { name } => {
+                let Socket::Listening(socket) = port_socket::take(descriptors, SocketSide::Listening)? else {
+                    return Err(Refusal::new(RefusalCode::BadSocket, "the socket does not listen"));
+                };
+                commands.new_listener(&name, socket)?;
+                if let Some(Admitted { left_out }) = self.log_limit.admit(&name, Instant::now()) {
+                    info!(port = name, left_out, "a port has a new socket");
+                }
                 vec![message(Answer::Done)]
             }
             Request::AddUplink { config, numa_node } => {

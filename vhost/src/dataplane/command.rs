@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use super::counters::Counters;
 use crate::capture::Tap;
 use crate::ring::{GuestEvent, RingFault, SplitRing};
-use crate::switch::{LearntAddress, PortIndex, PortRules, TooManyPorts};
+use crate::switch::{LearntAddress, PortIndex, PortRules, TableSlice, TooManyPorts};
 use crate::uplink::Queues;
 
 /// A port of the data plane. Never given twice.
@@ -65,8 +65,11 @@ pub(super) enum Command {
     /// A port's frames are copied from now on, or no longer. What copied them before is handed back, so that its memory is unmapped
     /// elsewhere.
     SetTap { port: PortKey, tap: Option<Box<Tap>>, done: Sender<Option<Box<Tap>>> },
-    /// What addresses are known, and of which ports, as far as this thread serves them.
-    MacTable { done: Sender<Vec<(PortKey, LearntAddress)>> },
+    /// About how many addresses are known.
+    CountAddresses { done: Sender<usize> },
+    /// What addresses of a slice are known, and of which ports, as far as this thread serves them. Frames wait meanwhile, so a slice is to
+    /// have few.
+    MacTable { slice: TableSlice, done: Sender<Vec<(PortKey, LearntAddress)>> },
     /// The end of the thread.
     Stop,
 }

@@ -8,6 +8,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::command::{ConnectionKey, PortKey};
 use super::counters::PortCounts;
+use super::handle::PortError;
 use super::poll_link::PollThreads;
 use super::remote_rings::RemoteRings;
 use crate::capture::CaptureKey;
@@ -182,6 +183,27 @@ impl GuestPort {
             let _ = epoll.delete(&listener);
         }
         self.is_awaited = false;
+    }
+
+    /// Whether it can have another listener. A pod that has it get one again and again may have its closer at work for ever: then there
+    /// would be ever more of them open.
+    pub(super) fn can_listen_anew(&self) -> Result<(), PortError> {
+        match self.listens() {
+            false => Err(PortError::Connects(self.config.name.clone())),
+            true if self.closer.open() > CLOSING => Err(PortError::Closes(self.config.name.clone())),
+            true => Ok(()),
+        }
+    }
+
+    /// Waits for guests at another listener from now on. What else there is of the port stays.
+    pub(super) fn replace_listener(&mut self, epoll: &Epoll, listener: OwnedFd) -> Result<(), PortError> {
+        let listener = GuestFile::new(listener, &self.closer);
+        if !self.listens() {
+            return Err(PortError::Connects(self.config.name.clone()));
+        }
+        self.stop_listening(epoll);
+        self.listener = Some(listener);
+        self.listen(epoll, Instant::now()).map_err(PortError::Socket)
     }
 
     /// Takes the guest that waits at the listener, if one does.

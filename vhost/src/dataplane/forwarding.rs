@@ -14,7 +14,6 @@ use super::polled_port::PolledPort;
 use super::thread_link::{PortAt, Record};
 use super::thread_links::{FloodedThreads, ThreadLinks};
 use crate::capture::Tap;
-use crate::fenced::Fenced;
 use crate::memory::lost_pages;
 use crate::offload::{Offload, Offloads};
 use crate::port::DropReason;
@@ -25,6 +24,7 @@ use crate::switch::{
     Coarse, Decision, FloodedFrame, FrameSize, Limits, PortIndex, Sighting, Switch, TagChange,
 };
 use crate::uplink::Queue;
+use crate::wake_fence::Fenced;
 
 /// The segments with which a burst ends, whole frames of them: about as many as a burst has of frames without any.
 const BURST_SEGMENTS: u16 = 64;

@@ -18,6 +18,7 @@ use super::port_check::{check_config, check_socket};
 use super::thread_links::{MOST_THREADS, ThreadLinks};
 use super::waker::Waker;
 use crate::capture::{CaptureKey, CaptureRequest, Tap};
+use crate::confinement::FILES_OF_ALL_PORTS;
 use crate::memory::MemoryBound;
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::ring::Caller;
@@ -43,6 +44,8 @@ pub struct Options {
     pub polling: Polling,
     /// What the guests' memory may cost; absent: that is not bounded.
     pub memory: Option<Arc<MemoryBound>>,
+    /// How many files the ports may have open; absent: as many as [`OPEN_FILES`](crate::confinement::OPEN_FILES) has for ports.
+    pub port_files: Option<usize>,
 }
 
 /// How a guest comes to a port.
@@ -128,6 +131,17 @@ pub enum PortError {
     /// The port listens: its guest connects by itself.
     #[error("the port {0:?} listens, so no connection can be given to it")]
     Listens(String),
+    /// The port connects to its guest, which listens.
+    #[error("the port {0:?} connects to its guest, so no socket to listen at can be given to it")]
+    Connects(String),
+    /// The port still closes what came from its last guest.
+    #[error("the port {0:?} still closes what its last guest sent; ask again when that is done")]
+    Closes(String),
+    /// What guests sent of ports that are removed is still being closed, and takes the place of a port.
+    #[error(
+        "files of ports that are removed are still being closed, and no more may be open; ask again when that is done"
+    )]
+    TooManyFiles,
     /// There is a capture of the port already.
     #[error("frames of the port {0:?} are captured already; end that capture first")]
     Captured(String),
@@ -199,8 +213,8 @@ impl DataPlane {
         let (faults, fault_inbox) = mailbox().map_err(StartError::Kernel)?;
         let mut plane = DataPlane { orders, connection_thread: None, poll_threads: Vec::new() };
         let threads = plane.start_poll_threads(options.places, options.polling, &faults)?;
-        let connections =
-            Connections::new(order_inbox, fault_inbox, threads, options.memory, Box::new(events));
+        let bounds = (options.memory, options.port_files.unwrap_or(FILES_OF_ALL_PORTS));
+        let connections = Connections::new(order_inbox, fault_inbox, threads, bounds, Box::new(events));
         let connections = connections.map_err(StartError::Kernel)?;
         let thread = std::thread::Builder::new().name("vswitch-conn".into());
         let thread = thread.spawn(move || connections.run()).map_err(StartError::Thread)?;
@@ -277,6 +291,27 @@ impl DataPlane {
         check_socket(&socket)?;
         let Socket::Connecting(socket) = socket else { return Ok(()) };
         self.orders.ask(|done| Order::Reconnect { name: name.to_owned(), socket, done })?
+    }
+
+    /// Whether a port that listens can be given a new socket to listen at: to be asked before each, since the old one is one more file that
+    /// is to be closed.
+    ///
+    /// # Errors
+    /// [`PortError::Closes`] while there are many already; [`PortError::Connects`], [`PortError::NoSuchPort`], [`PortError::NoAnswer`].
+    pub fn can_listen_anew(&self, name: &str) -> Result<(), PortError> {
+        self.orders.ask(|done| Order::CanListenAnew { name: name.to_owned(), done })?
+    }
+
+    /// Gives a port that listens a new socket to listen at, as its application has no name any more for the one that it has. All else of
+    /// the port stays: a guest that is connected, how long it is held off, what its guests' memory costs, and what is to be closed.
+    ///
+    /// # Errors
+    /// [`PortError`]; the socket is closed then.
+    pub fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), PortError> {
+        let socket = Socket::Listening(socket);
+        check_socket(&socket)?;
+        let Socket::Listening(socket) = socket else { return Ok(()) };
+        self.orders.ask(|done| Order::NewListener { name: name.to_owned(), socket, done })?
     }
 
     /// Gives a network the way to the wire. Its sockets are not bound yet; when this returns, they can be. A thread of the interface's

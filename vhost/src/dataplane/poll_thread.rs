@@ -17,7 +17,7 @@ use super::sleep::Sleep;
 use super::thread_links::ThreadLinks;
 use super::waker::Waker;
 use crate::ring::{Caller, GuestEvent, SplitRing};
-use crate::switch::{Coarse, LearntAddress, Limits, PortIndex, PortRules, TooManyPorts};
+use crate::switch::{Coarse, LearntAddress, Limits, PortIndex, PortRules, TableSlice, TooManyPorts};
 use crate::uplink::Queues;
 
 /// What the thread owns.
@@ -128,8 +128,11 @@ impl PollThread {
                 };
                 let _ = done.send(before);
             }
-            Command::MacTable { done } => {
-                let _ = done.send(self.mac_table());
+            Command::CountAddresses { done } => {
+                let _ = done.send(self.forwarding.switch.known_addresses());
+            }
+            Command::MacTable { slice, done } => {
+                let _ = done.send(self.mac_table(slice));
             }
             Command::Stop => return false,
         }
@@ -239,12 +242,12 @@ impl PollThread {
         self.port(ring.port)?.rings.get_mut(ring.index)
     }
 
-    fn mac_table(&self) -> Vec<(PortKey, LearntAddress)> {
+    fn mac_table(&self, slice: TableSlice) -> Vec<(PortKey, LearntAddress)> {
         let now = self.coarse(Instant::now());
         let named = |address: LearntAddress| {
             let port = self.forwarding.ports.get(slot(address.port))?.as_ref()?;
             port.elsewhere.is_none().then_some((port.key, address))
         };
-        self.forwarding.switch.mac_table(now).into_iter().filter_map(named).collect()
+        self.forwarding.switch.mac_table(slice, now).filter_map(named).collect()
     }
 }

@@ -18,11 +18,11 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::command::PortKey;
 use super::waker::Waker;
-use crate::fenced::Fenced;
 use crate::memory::GuestSlice;
 use crate::offload::NetHeader;
 use crate::ring::{Frame, HeadSpace, copy_with_head};
 use crate::switch::{PortIndex, Sighting, TagChange};
+use crate::wake_fence::Fenced;
 
 /// The bytes of a line.
 const LINE: usize = 64;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::thread_link::{LinkReceiver, LinkSender, PortAt, thread_link};
 use super::waker::Waker;
-use crate::fenced::Fenced;
 use crate::ring::Frame;
 use crate::switch::Sighting;
+use crate::wake_fence::Fenced;
 
 /// The most threads that there can be.
 pub(super) const MOST_THREADS: usize = 64;

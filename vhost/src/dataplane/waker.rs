@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::bell::Bell;
-use crate::fenced::Fenced;
 use crate::sync::{AtomicBool, fence};
+use crate::wake_fence::Fenced;
 
 /// What wakes one poll thread.
 #[derive(Debug)]

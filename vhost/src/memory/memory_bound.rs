@@ -5,10 +5,11 @@
 //! asked (userfaultfd(2), `UFFD_FEATURE_SIGBUS`) to answer such a first touch, and no other, with SIGBUS. The handler of
 //! [`lost_pages`](super::lost_pages) counts the page and makes it, or refuses. Pages that are there, the usual case, cost nothing.
 //!
-//! Invariants: no missing page of a bounded region comes into being but through [`RegionAccount::bring_in`]; what is counted is never
-//! less than what is charged. A page that the guest takes away and that is touched again counts once, as it is charged once. What a connection brought
-//! in stays on its port's account after its end, since the guest may keep the file, until the kernel says that the file is gone (inotify(7),
-//! `IN_DELETE_SELF`) or the port is.
+//! Invariants: no missing page of a bounded region comes into being but through [`RegionAccount::bring_in`]; what is counted is never less
+//! than what is charged. A page that the guest takes away and that is touched again counts once, as it is charged once. What a connection
+//! brought in stays counted after its end, on its port's account and in the total, since the guest may keep the file, until the kernel says
+//! that the file is gone (inotify(7), `IN_DELETE_SELF`). In the total it stays after the port too, for somebody else may keep the file;
+//! what cannot be watched ends with the port.
 //!
 //! It never touches a page of a guest, and never takes one away: what a guest has in memory is its own.
 
@@ -31,6 +32,10 @@ const PAGE_TABLE_SHARE: u64 = 512;
 /// How often in a row the kernel may say of a missing page that it is there. A page of which it says so more often is not to be had, as one
 /// that cannot be read back from the swap: the access would be tried again for ever.
 const MOST_IN_A_ROW: u64 = 8;
+
+/// The most files that are watched. One that is gone brings two events, and the kernel keeps 16,384 until they are read
+/// (`fs.inotify.max_queued_events`): none is lost, and with it what was to be given back.
+const WATCHES: usize = 8_000;
 
 /// How much the guests' memory may cost, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,13 +66,14 @@ pub struct MemoryBound {
     deaths: OwnedFd,
     /// Pages of all ports.
     taken: AtomicU64,
-    /// By the number of their watch: files that are not mapped any more and have pages that are charged to us.
+    /// By the number of their watch: files that are not mapped any more and have pages that are charged to us, also of ports that are gone.
     left: Mutex<HashMap<i32, Vec<Left>>>,
 }
 
 /// Pages of a file that a port brought in.
 #[derive(Debug)]
 struct Left {
+    /// Dead: the port is gone.
     account: Weak<PortAccount>,
     pages: u64,
 }
@@ -94,10 +100,10 @@ impl MemoryBound {
 
     /// The account of a new port.
     pub(crate) fn account(self: &Arc<Self>) -> Arc<PortAccount> {
-        Arc::new(PortAccount { bound: Arc::clone(self), taken: AtomicU64::new(0) })
+        Arc::new(PortAccount { bound: Arc::clone(self), taken: AtomicU64::new(0), left: AtomicU64::new(0) })
     }
 
-    /// Takes what was charged for files that are gone off the ports' accounts. Never waits.
+    /// Takes what was charged for files that are gone off all accounts. Never waits.
     pub(crate) fn forget_dead_files(&self) {
         // An event without a name has 16 bytes: the watch's number, what happened, and two numbers of no use here.
         let mut events = [0; 16 * 64];
@@ -115,8 +121,12 @@ impl MemoryBound {
 
     fn forget(&self, watch: i32) {
         for Left { account, pages } in self.left.lock().remove(&watch).unwrap_or_default() {
-            if let Some(account) = account.upgrade() {
-                account.give_back(pages);
+            match account.upgrade() {
+                Some(account) => {
+                    account.left.fetch_sub(pages, Ordering::SeqCst);
+                    account.give_back(pages);
+                }
+                None => drop(self.taken.fetch_sub(pages, Ordering::SeqCst)),
             }
         }
     }
@@ -125,11 +135,15 @@ impl MemoryBound {
     fn remember(&self, file: &File, account: &Arc<PortAccount>, pages: u64) {
         let Ok(path) = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return };
         let mut left = self.left.lock();
+        if left.len() >= WATCHES {
+            return;
+        }
         // SAFETY: the path is a string that ends with a zero byte.
         let watch =
             unsafe { libc::inotify_add_watch(self.deaths.as_raw_fd(), path.as_ptr(), libc::IN_DELETE_SELF) };
         if watch >= 0 {
             // One file has one watch, however often it is asked for.
+            account.left.fetch_add(pages, Ordering::SeqCst);
             left.entry(watch).or_default().push(Left { account: Arc::downgrade(account), pages });
         }
     }
@@ -141,6 +155,8 @@ pub(crate) struct PortAccount {
     bound: Arc<MemoryBound>,
     /// Pages.
     taken: AtomicU64,
+    /// How many of them are of files that are watched: what the port leaves behind when it goes.
+    left: AtomicU64,
 }
 
 impl PortAccount {
@@ -186,7 +202,8 @@ impl PortAccount {
 
 impl Drop for PortAccount {
     fn drop(&mut self) {
-        self.bound.taken.fetch_sub(*self.taken.get_mut(), Ordering::SeqCst);
+        let forgotten = *self.taken.get_mut() - *self.left.get_mut();
+        self.bound.taken.fetch_sub(forgotten, Ordering::SeqCst);
     }
 }
 

@@ -137,7 +137,43 @@ fn a_new_connection_does_not_forget_what_is_charged_until_the_file_is_gone() {
     touch(&memory, 0..10);
     assert!(!memory.lost_pages());
     drop((memory, account));
-    assert_eq!(bound.taken_bytes(), 0, "the port is gone");
+    bound.forget_dead_files();
+    assert_eq!(bound.taken_bytes(), 0, "the port is gone, and the file");
+}
+
+#[test]
+fn what_a_port_that_is_gone_brought_in_counts_among_all_until_the_file_is_gone() {
+    let bound = bound(FIXED + 10, FIXED + 15);
+    let kept = [file(), file()];
+    for (n, file) in (0..).zip(&kept) {
+        // As of a pod that removes its socket, or of the next pod of a tenant that has the file in another one.
+        let account = bound.account();
+        let memory = shared(file, &account).unwrap();
+        touch(&memory, 0..10 - 5 * n);
+        assert!(!memory.lost_pages());
+        drop((memory, account));
+    }
+    assert_eq!(bound.taken_bytes(), 15 * PAGE);
+    let account = bound.account();
+    let memory = shared(&file(), &account).unwrap();
+    touch(&memory, 0..1);
+    assert!(memory.cost_too_much(), "all there is has been used for files that are there");
+    drop((memory, account, kept));
+    bound.forget_dead_files();
+    assert_eq!(bound.taken_bytes(), 0);
+}
+
+#[test]
+fn what_cannot_be_watched_is_given_back_with_its_port() {
+    let bound = bound(FIXED + 10, 100);
+    let account = bound.account();
+    let kept = file();
+    // Nothing more can be watched.
+    bound.left.lock().extend((0..i32::try_from(WATCHES).unwrap()).map(|n| (-1 - n, Vec::new())));
+    touch(&shared(&kept, &account).unwrap(), 0..10);
+    assert_eq!((account.taken_bytes(), bound.taken_bytes()), (10 * PAGE, 10 * PAGE));
+    drop(account);
+    assert_eq!(bound.taken_bytes(), 0);
 }
 
 #[test]

@@ -12,9 +12,9 @@ use super::layout::{
     USED_NO_NOTIFY, UsedElement, area_bytes, available_entry, used_entry,
 };
 use super::{CallTimes, Caller, GuestEvent, RingFault};
-use crate::fenced::Fenced;
 use crate::memory::{GuestMemory, GuestSlice, KeptSlice, RegionHint};
 use crate::offload::Offloads;
+use crate::wake_fence::Fenced;
 
 /// Where a ring lies: virtual addresses of the frontend (SET_VRING_ADDR).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,7 +95,8 @@ pub struct Sighting {
 pub struct LearntAddress {
     /// The network.
     pub network: Arc<str>,
-    /// The VLAN; absent for frames without a tag.
+    /// The VLAN; absent for frames without a tag. A port's own address is told once: with the VLAN of its frames without a tag, if they
+    /// are in one.
     pub vlan: Option<u16>,
     /// The address.
     pub mac: Mac,

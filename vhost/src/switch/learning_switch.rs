@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::address_table::{AddressKey, AddressTable, Learning};
+use super::address_table::{AddressKey, AddressTable, Learning, TableSlice};
 use super::decision::{
     Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
 };
@@ -100,7 +100,7 @@ impl Switch {
             self.ports.push(None);
         }
         self.ports[slot] = Some(place(PortState::new(rules, network, &self.limits)));
-        self.fix_own_addresses(index);
+        self.add_own_address(index);
         if let Some(network) = self.networks[network].as_mut() {
             network.members.push(index);
             let mut room = network.members.len().saturating_mul(self.limits.addresses_per_port);
@@ -123,16 +123,9 @@ impl Switch {
         network.table.forget_port(port);
         network.members.retain(|member| *member != port);
         network.uplink = network.uplink.filter(|uplink| *uplink != port);
-        let left = network.members.clone();
-        if left.is_empty() {
+        if network.members.is_empty() {
             self.by_name.remove(&network.name);
             self.networks[state.network] = None;
-        }
-        // One of them may have the same address, and had to wait for it.
-        for member in left {
-            if self.state(member).is_some_and(|other| other.own == state.own) {
-                self.fix_own_addresses(member);
-            }
         }
     }
 
@@ -203,21 +196,30 @@ impl Switch {
         })
     }
 
-    /// Every address that is known at `now`, in no order: those that are learnt, and each port's own.
-    pub fn mac_table(&self, now: Coarse) -> Vec<LearntAddress> {
+    /// About how many addresses are known: those that are learnt, and each port's own.
+    pub fn known_addresses(&self) -> usize {
+        self.learnt + self.ports.len()
+    }
+
+    /// Every address of a slice that is known at `now`, in no order: those that are learnt, and each port's own, once.
+    pub fn mac_table(&self, slice: TableSlice, now: Coarse) -> impl Iterator<Item = LearntAddress> + '_ {
         let oldest = now.seconds().saturating_sub(self.limits.ageing_s);
-        let networks = self.networks.iter().flatten();
-        let known = networks.flat_map(|network| network.table.iter().map(move |entry| (network, entry)));
-        let fresh = known.filter(|(_, (.., seen))| seen.is_none_or(|seen| seen >= oldest));
-        fresh
-            .map(|(network, (vlan, address, port, seen))| LearntAddress {
+        self.networks.iter().flatten().flat_map(move |network| {
+            let entry = |vlan: Option<Vlan>, address, port, age_s| LearntAddress {
                 network: Arc::clone(&network.name),
-                vlan: (vlan != 0).then_some(vlan),
+                vlan,
                 mac: mac(address),
                 port,
-                age_s: seen.map_or(0, |seen| u64::from(now.seconds().saturating_sub(seen))),
-            })
-            .collect()
+                age_s,
+            };
+            let fresh = network.table.learnt_of(slice).filter(move |(.., seen)| *seen >= oldest);
+            let learnt = fresh.map(move |(vlan, address, port, seen)| {
+                let age_s = u64::from(now.seconds().saturating_sub(seen));
+                entry((vlan != 0).then_some(vlan), address, port, age_s)
+            });
+            let own = network.table.own_of(slice);
+            learnt.chain(own.map(move |(vlan, address, port)| entry(vlan, address, port, 0)))
+        })
     }
 
     /// Where a frame goes that begins as the port's last one did, by what was found of that.
@@ -373,7 +375,7 @@ impl Switch {
     /// Whether an address is the own one of another port of `port`'s network.
     fn is_own_of_another(&self, port: PortIndex, key: AddressKey) -> bool {
         let network = self.state(port).and_then(|port| self.networks.get(port.network)?.as_ref());
-        network.is_some_and(|network| network.table.is_fixed(key))
+        network.is_some_and(|network| network.table.owner_of(key).is_some())
     }
 
     #[cold]
@@ -392,7 +394,8 @@ impl Switch {
             return;
         }
         let may_grow = port.learnt < port.most_learnt;
-        let may_add = self.learnt < self.limits.addresses;
+        let may_add =
+            self.learnt < self.limits.addresses || network.table.learnt() < self.limits.addresses_per_network;
         let learning = network.table.learn(key, from, now.seconds(), may_grow, may_add);
         port.note_source(key, network.table.generation(), now);
         match learning {
@@ -430,11 +433,13 @@ impl Switch {
         self.learnt = self.learnt.saturating_sub(usize::from(for_good));
     }
 
-    fn fix_own_addresses(&mut self, index: PortIndex) {
-        let Some(port) = self.ports[usize::from(index.0)].as_ref() else { return };
+    fn add_own_address(&mut self, index: PortIndex) {
+        let Some(port) = self.ports[usize::from(index.0)].as_ref().filter(|port| !port.is_uplink) else {
+            return;
+        };
         let Some(network) = self.networks[port.network].as_mut() else { return };
-        let keys = port.vlans.all().map(|vlan| AddressKey::new(vlan, port.own));
-        let taken: Vec<PortIndex> = keys.filter_map(|key| network.table.fix(key, index)).collect();
+        let mut taken = Vec::new();
+        network.table.add_owner(port.own, index, &port.vlans, |before| taken.push(before));
         for before in taken {
             self.count_forgotten(before, true);
         }

@@ -1,7 +1,7 @@
 //! The switch as its ports see it: who gets which frame.
 
 use super::super::TagChange;
-use super::super::test_frames::{address, at, frame, receivers, rules};
+use super::super::test_frames::{address, at, frame, receivers, rules, table_of};
 use super::*;
 use fairlead_host::Mac;
 
@@ -50,7 +50,7 @@ fn an_unknown_address_is_flooded_until_it_is_learnt_and_again_when_it_is_too_old
     assert_eq!(send(&mut switch, ports[0], address(9), address(1), 299_000), to(ports[2]));
     let late = send(&mut switch, ports[0], address(9), address(1), 312_000);
     assert!(matches!(late, Decision::Flood(_)), "{late:?}");
-    assert!(!switch.mac_table(at(312_000)).iter().any(|entry| entry.mac == address(9)));
+    assert!(!table_of(&switch, at(312_000)).iter().any(|entry| entry.mac == address(9)));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_address_whose_frames_all_begin_alike_is_seen_again_and_does_not_age() {
     for ms in (0..400_000).step_by(100) {
         assert_eq!(send(&mut switch, one, address(2), address(9), ms), to(two));
     }
-    let table = switch.mac_table(at(400_000));
+    let table = table_of(&switch, at(400_000));
     assert!(table.iter().any(|entry| entry.mac == address(9) && entry.age_s <= 2), "{table:?}");
 }
 
@@ -228,7 +228,8 @@ fn in_a_large_network_a_flooded_frame_counts_by_its_copies() {
 
 #[test]
 fn a_port_at_its_bound_learns_no_more_and_others_do() {
-    let limits = Limits { addresses_per_port: 3, addresses: 5, ..Limits::default() };
+    let limits =
+        Limits { addresses_per_port: 3, addresses: 5, addresses_per_network: 0, ..Limits::default() };
     let mut switch = Switch::new(limits);
     let ports: Vec<_> = [101, 102, 103].map(|last| add(&mut switch, &rules(last))).to_vec();
     for last in 1..=9 {
@@ -238,7 +239,7 @@ fn a_port_at_its_bound_learns_no_more_and_others_do() {
         send(&mut switch, ports[1], BROADCAST, address(last), 0);
     }
     let learnt = |switch: &Switch| {
-        let mut all: Vec<_> = switch.mac_table(at(0)).iter().map(|entry| entry.mac.0[5]).collect();
+        let mut all: Vec<_> = table_of(switch, at(0)).iter().map(|entry| entry.mac.0[5]).collect();
         all.sort_unstable();
         all
     };
@@ -250,8 +251,41 @@ fn a_port_at_its_bound_learns_no_more_and_others_do() {
     send(&mut switch, ports[0], BROADCAST, address(4), 0);
     assert_eq!(learnt(&switch), [2, 3, 4, 11, 12, 101, 102], "what moved away and what went leaves room");
     send(&mut switch, ports[0], BROADCAST, address(8), 320_000);
-    let later = switch.mac_table(at(320_000));
+    let later = table_of(&switch, at(320_000));
     assert!(later.iter().any(|entry| entry.mac == address(8)), "what is too old leaves room: {later:?}");
+}
+
+#[test]
+fn a_network_learns_its_part_when_others_have_learnt_all_that_all_of_them_may() {
+    let limits = Limits { addresses: 5, addresses_per_network: 2, ..Limits::default() };
+    let mut switch = Switch::new(limits);
+    let red = add(&mut switch, &rules(101));
+    let blue = add(&mut switch, &PortRules { network: "blue".into(), ..rules(102) });
+    for last in 1..=9 {
+        send(&mut switch, red, BROADCAST, address(last), 0);
+    }
+    for last in 11..=19 {
+        send(&mut switch, blue, BROADCAST, address(last), 0);
+    }
+    let table = table_of(&switch, at(0));
+    let learnt = |port| table.iter().filter(|entry| entry.port == port && entry.mac.0[5] < 100).count();
+    assert_eq!((learnt(red), learnt(blue)), (5, 2));
+}
+
+#[test]
+fn the_own_address_of_a_trunk_is_told_once_and_is_its_own_in_all_of_its_vlans() {
+    let mut switch = switch();
+    let trunk = |last, vlan| PortRules { vlan, trunk: (1..=4094).collect(), ..rules(last) };
+    let (one, two) = (add(&mut switch, &trunk(1, None)), add(&mut switch, &trunk(2, Some(7))));
+    for vlan in [1, 64, 4094] {
+        let bytes = frame(address(2), address(1), &[vlan]);
+        assert_eq!(switch.decide(one, &bytes, 68, at(0)), to(two));
+    }
+    let mut told: Vec<_> =
+        table_of(&switch, at(0)).into_iter().map(|entry| (entry.port, entry.vlan)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [(one, None), (two, Some(7))]);
+    assert!(switch.known_addresses() <= 2, "it is what the table's slices are counted by");
 }
 
 #[test]
@@ -336,7 +370,7 @@ fn the_table_tells_network_vlan_port_and_age() {
     let mut switch = switch();
     let one = add(&mut switch, &PortRules { vlan: Some(5), ..rules(1) });
     send(&mut switch, one, BROADCAST, address(9), 2_000);
-    let mut table = switch.mac_table(at(7_500));
+    let mut table = table_of(&switch, at(7_500));
     table.sort_by_key(|entry| entry.mac.0);
     let entry = |last, age_s| LearntAddress {
         network: "red".into(),
@@ -393,7 +427,7 @@ fn a_full_table_of_the_wires_addresses_costs_no_port_its_way_there() {
     for last in 10..20 {
         send(&mut switch, wire, BROADCAST, address(last), 0);
     }
-    let learnt = switch.mac_table(at(0)).into_iter().filter(|entry| entry.port == wire).count();
+    let learnt = table_of(&switch, at(0)).into_iter().filter(|entry| entry.port == wire).count();
     assert_eq!(learnt, 2);
     assert_eq!(send(&mut switch, one, address(19), address(1), 0), to(wire));
 }

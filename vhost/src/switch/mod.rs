@@ -4,8 +4,8 @@
 //! - what is decided of a frame: [`Decision`]
 //!
 //! Invariants: no frame reaches a port of another network or of another VLAN; isolated ports do not reach each other; a port's own
-//! address is never learnt behind another port; no table grows past its bound. A frame costs at most two look-ups in a table, and
-//! nothing is allocated for it.
+//! address is never learnt behind another port; no table grows past its bound. A frame costs at most five look-ups in tables: where its
+//! destination is, and whether its source is known and nobody else's. Nothing is allocated for it.
 //!
 //! Where several threads forward frames, each has a switch of its own, and every switch has all ports under the same indices: those that
 //! its thread serves, and those that are elsewhere. So whatever is decided is decided by all rules that there are. A frame to a port
@@ -31,6 +31,7 @@ mod model_tests;
 #[cfg(test)]
 mod test_frames;
 
+pub use address_table::TableSlice;
 pub use decision::{
     Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
 };

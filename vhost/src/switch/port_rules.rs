@@ -83,12 +83,14 @@ pub struct TooManyPorts(pub u16);
 pub struct Limits {
     /// Ports in all networks together.
     pub ports: u16,
-    /// Addresses that are learnt behind one port. A port that has as many learns no more; others are unaffected.
+    /// Addresses that are learnt behind one port. A port that has as many learns no more.
     pub addresses_per_port: usize,
     /// Addresses that are learnt behind an uplink. A frame to one that it has no place for goes to the uplink all the same.
     pub addresses_per_uplink: usize,
     /// Addresses that are learnt behind all ports together.
     pub addresses: usize,
+    /// Addresses that a network learns also where all networks together have [`Limits::addresses`], so that none has others learn nothing.
+    pub addresses_per_network: usize,
     /// Seconds without a frame after which an address is forgotten, up to [`Limits::SWEEP_MS`] later.
     pub ageing_s: u32,
     /// Frames to groups or unknown addresses that a port may send in a second. One that goes to more than 64 ports counts once for
@@ -110,6 +112,7 @@ impl Default for Limits {
             addresses_per_port: 1_024,
             addresses_per_uplink: 4_096,
             addresses: 16_384,
+            addresses_per_network: 64,
             ageing_s: 300,
             storm_frames: 10_000,
             storm_burst: 2_000,

@@ -2,7 +2,7 @@
 
 use fairlead_host::Mac;
 
-use super::{Coarse, Decision, PortIndex, PortRules, Switch};
+use super::{Coarse, Decision, LearntAddress, PortIndex, PortRules, Switch, TableSlice};
 
 /// A unicast address.
 pub(super) fn address(last: u8) -> Mac {
@@ -46,6 +46,11 @@ pub(super) fn receivers(
         }
         Decision::Drop(_) | Decision::Withheld(..) => Vec::new(),
     }
+}
+
+/// Every address that a switch knows.
+pub(super) fn table_of(switch: &Switch, now: Coarse) -> Vec<LearntAddress> {
+    (0..3).flat_map(|at| switch.mac_table(TableSlice { at, of: 3 }, now)).collect()
 }
 
 /// So many milliseconds since the start.

@@ -79,9 +79,20 @@ impl VlanMembership {
         self.untagged.into_iter().chain(tagged).filter(|_| !self.is_uplink)
     }
 
+    /// Whether the port has an address of its own in `vlan`.
+    #[inline]
+    pub(super) fn has_own_in(&self, vlan: Vlan) -> bool {
+        !self.is_uplink && (self.untagged == Some(vlan) || self.has_tagged(vlan))
+    }
+
     /// Whether both ports have addresses of their own in one VLAN.
     pub(super) fn meets(&self, other: &VlanMembership) -> bool {
-        self.all().any(|vlan| other.all().any(|of_other| of_other == vlan))
+        self.all().any(|vlan| other.has_own_in(vlan))
+    }
+
+    /// The VLAN of frames without a tag, if it has one.
+    pub(super) fn of_untagged(&self) -> Option<Vlan> {
+        self.untagged.filter(|vlan| *vlan != NO_VLAN)
     }
 
     #[inline]
@@ -158,6 +169,7 @@ mod tests {
         assert_eq!(uplink.change_for(5, Tags::None), Some(TagChange::Push(5)));
         assert_eq!(uplink.change_for(5, Tags::Two(5)), Some(TagChange::None));
         assert_eq!(uplink.all().count(), 0, "it has no address of its own");
+        assert!(!uplink.has_own_in(0) && !uplink.has_own_in(5));
     }
 
     #[test]
@@ -192,5 +204,13 @@ mod tests {
     fn all_vlans_of_a_port_are_named_once() {
         assert_eq!(port(Some(5), &[6, 5, 4094]).all().collect::<Vec<_>>(), [5, 6, 4094]);
         assert_eq!(port(None, &[]).all().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn a_port_has_its_address_in_all_of_its_vlans_and_in_no_other() {
+        for port in [port(None, &[]), port(Some(5), &[]), port(Some(5), &[6, 4094]), port(None, &[1, 64])] {
+            let all: Vec<_> = port.all().collect();
+            assert!((0..=u16::MAX).all(|vlan| port.has_own_in(vlan) == all.contains(&vlan)), "{port:?}");
+        }
     }
 }

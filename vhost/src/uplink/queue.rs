@@ -22,6 +22,10 @@ const BURST: u32 = 64;
 /// How often the kernel is called for one burst: without a driver's help it sends some frames with each call.
 const CALLS: usize = 128;
 
+/// After how many calls in a row that changed nothing the wire takes no more for now. Not after the first, since Linux before the middle
+/// of 2025 may tell only at a later call what it has taken.
+const IDLE_CALLS: usize = 2;
+
 /// Why a queue cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
@@ -55,6 +59,8 @@ pub(crate) struct Queue {
     is_refused: bool,
     /// In this round it was asked whether it sends again.
     was_asked: bool,
+    /// In this round the kernel has taken nothing more. What is put until the next one waits for that.
+    is_full: bool,
 }
 
 impl Queue {
@@ -81,8 +87,8 @@ impl Queue {
         fill.publish();
         let free = (RING_ENTRIES..CHUNKS).map(address).collect();
         let (socket, hint) = (Arc::new(socket), RegionHint::default());
-        let (is_refused, was_asked) = (false, false);
-        Ok(Queue { socket, memory, hint, came, fill, go, gone, free, is_refused, was_asked })
+        let (is_refused, was_asked, is_full) = (false, false, false);
+        Ok(Queue { socket, memory, hint, came, fill, go, gone, free, is_refused, was_asked, is_full })
     }
 
     pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
@@ -178,6 +184,7 @@ impl Queue {
     /// call.
     pub(crate) fn send_rest(&mut self) {
         self.was_asked = false;
+        self.is_full = false;
         self.go_on();
     }
 
@@ -193,18 +200,17 @@ impl Queue {
     }
 
     fn go_on(&mut self) {
-        for _ in 0..CALLS {
-            if !self.is_unsent() || !self.go.needs_wakeup() {
-                break;
-            }
-            match send(self.socket.as_fd(), &[], SendFlags::DONTWAIT) {
-                // It has sent some.
-                Ok(_) | Err(Errno::AGAIN) => {}
-                Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => break,
-                Err(_) => self.is_refused = true,
-            }
+        if !self.is_full {
+            let unsent = || (self.is_unsent() && self.go.needs_wakeup()).then(|| self.unsent());
+            let ended = send_while_it_helps(unsent, || send(self.socket.as_fd(), &[], SendFlags::DONTWAIT));
+            self.is_full = ended == Ended::Full;
+            self.is_refused |= ended == Ended::Refused;
         }
         self.collect();
+    }
+
+    fn unsent(&self) -> Unsent {
+        Unsent { unconsumed: self.go.unconsumed(), gone: self.gone.ready() }
     }
 
     fn collect(&mut self) {
@@ -213,6 +219,52 @@ impl Queue {
         self.gone.advance(count);
         self.gone.publish();
     }
+}
+
+/// What shows whether the kernel has sent something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unsent {
+    /// Frames that it has not taken.
+    unconsumed: u32,
+    /// Frames that it is done with.
+    gone: u32,
+}
+
+/// Why the kernel is called no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Nothing is left, or the rest has its turn in the next round.
+    Enough,
+    /// It takes no more now: the socket's buffer or the ring of the NIC is full.
+    Full,
+    /// It does not send.
+    Refused,
+}
+
+/// Has `call` call the kernel while that sends something. `unsent` is what is left; absent where there is nothing to call it for. The
+/// kernel answers EAGAIN both when it has sent some and when it could send nothing, so the answer alone does not tell.
+fn send_while_it_helps(
+    mut unsent: impl FnMut() -> Option<Unsent>,
+    mut call: impl FnMut() -> Result<usize, Errno>,
+) -> Ended {
+    let (mut before, mut idle) = (None, 0);
+    for _ in 0..CALLS {
+        let now = unsent();
+        if now.is_none() {
+            return Ended::Enough;
+        }
+        idle = if now == before { idle + 1 } else { 0 };
+        if idle >= IDLE_CALLS {
+            return Ended::Full;
+        }
+        before = now;
+        match call() {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => return Ended::Enough,
+            Err(_) => return Ended::Refused,
+        }
+    }
+    Ended::Enough
 }
 
 /// Maps all pages of a queue's memory, which are there since it was made the socket's: none is missing when the first frames come.
@@ -280,4 +332,62 @@ pub(crate) fn state(socket: &OwnedFd) -> SocketState {
 fn is_bound(socket: &OwnedFd) -> bool {
     // Nothing is received by it.
     !matches!(recv(socket.as_fd(), &mut [0_u8; 0][..], RecvFlags::DONTWAIT), Err(Errno::NXIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that has so many frames to send, sends `each` of them with a call, and tells of it `late` calls later.
+    fn calls_of(frames: u32, each: u32, late: usize) -> (usize, Ended) {
+        let taken = std::cell::RefCell::new(vec![0]);
+        let told = || taken.borrow().iter().rev().nth(late).copied().unwrap_or(0);
+        let unsent = || (told() < frames).then(|| Unsent { unconsumed: frames - told(), gone: 0 });
+        let call = || {
+            let before = taken.borrow().last().copied().unwrap_or(0);
+            taken.borrow_mut().push(frames.min(before + each));
+            Err(Errno::AGAIN)
+        };
+        let ended = send_while_it_helps(unsent, call);
+        (taken.into_inner().len() - 1, ended)
+    }
+
+    #[test]
+    fn a_wire_that_takes_nothing_more_is_found_out_with_two_calls() {
+        assert_eq!(calls_of(2_048, 0, 0), (2, Ended::Full));
+    }
+
+    #[test]
+    fn the_kernel_is_called_until_all_is_sent_also_when_it_tells_late_of_what_it_took() {
+        assert_eq!(calls_of(2_048, 32, 0), (64, Ended::Enough));
+        assert_eq!(calls_of(2_048, 32, 1), (65, Ended::Enough));
+        assert_eq!(calls_of(2_048, 1, 0), (CALLS, Ended::Enough), "the rest has its turn in the next round");
+    }
+
+    #[test]
+    fn frames_that_the_kernel_is_done_with_show_that_it_sends() {
+        let gone = std::cell::Cell::new(0);
+        let unsent = || (gone.get() < 96).then(|| Unsent { unconsumed: 96, gone: gone.get() });
+        let call = || {
+            gone.set(gone.get() + 32);
+            Err(Errno::AGAIN)
+        };
+        assert_eq!(send_while_it_helps(unsent, call), Ended::Enough);
+        assert_eq!(gone.get(), 96);
+    }
+
+    #[test]
+    fn a_kernel_that_is_busy_is_asked_in_the_next_round_and_one_whose_interface_is_down_refuses() {
+        for (errno, ended) in
+            [(Errno::BUSY, Ended::Enough), (Errno::NOBUFS, Ended::Enough), (Errno::NETDOWN, Ended::Refused)]
+        {
+            let mut calls = 0;
+            let unsent = || Some(Unsent { unconsumed: 1, gone: 0 });
+            let call = || {
+                calls += 1;
+                Err(errno)
+            };
+            assert_eq!((send_while_it_helps(unsent, call), calls), (ended, 1), "{errno}");
+        }
+    }
 }
