@@ -130,6 +130,49 @@ impl CniError {
         CniError { code: self.code, msg, details }
     }
 
+    /// The same, told of this network: its name comes first, once.
+    #[must_use]
+    pub fn of_network(self, network: &str) -> CniError {
+        if self.said_of_network(network).is_some() {
+            return self;
+        }
+        CniError { msg: format!("network {network:?}: {}", self.msg), ..self }
+    }
+
+    /// The same, told of this interface in this network: both names come first, unless it says both by itself.
+    #[must_use]
+    pub fn of_interface(self, network: &str, ifname: &str) -> CniError {
+        let said = self.said_of_network(network);
+        if said.is_some_and(|said| said.contains(&format!("{ifname:?}"))) {
+            return self;
+        }
+        let msg = format!("network {network:?}, interface {ifname:?}: {}", said.unwrap_or(&self.msg));
+        CniError { msg, ..self }
+    }
+
+    /// What the message says of this network, behind its name. `None`: it does not begin with that name.
+    fn said_of_network(&self, network: &str) -> Option<&str> {
+        self.msg.strip_prefix(&format!("network {network:?}: "))
+    }
+
+    /// What went wrong while one thing was done after the other, past errors: one error with the code of the first, as an error object
+    /// has one code only. All messages come one after the other, as the specification wants it of GC, and so do all details.
+    ///
+    /// # Errors
+    /// That error; none where there was none.
+    pub fn all(errors: impl IntoIterator<Item = CniError>) -> Result<(), CniError> {
+        let joined = errors.into_iter().reduce(|mut all, next| {
+            for (text, more) in [(&mut all.msg, next.msg), (&mut all.details, next.details)] {
+                if !text.is_empty() && !more.is_empty() {
+                    text.push_str("; ");
+                }
+                text.push_str(&more);
+            }
+            all
+        });
+        joined.map_or(Ok(()), Err)
+    }
+
     /// The error object of the specification, in the configuration's own version.
     pub fn to_json(&self, version: CniVersion) -> String {
         let body = Body {
@@ -150,5 +193,41 @@ impl CniError {
             msg: body.msg.into_owned(),
             details: body.details.into_owned(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(msg: &str) -> CniError {
+        CniError::new(Code::Io, msg).with("a remedy")
+    }
+
+    #[test]
+    fn the_name_of_the_network_comes_first_and_once() {
+        let told = error("it is full").of_network("net").of_network("net");
+        assert_eq!(told, error("network \"net\": it is full"));
+        assert_eq!(told.of_network("other").msg, "network \"other\": network \"net\": it is full");
+    }
+
+    #[test]
+    fn the_name_of_the_interface_follows_that_of_the_network_where_the_error_does_not_say_it() {
+        let told = "network \"net\", interface \"net1\": it is full";
+        for msg in ["it is full", "network \"net\": it is full"] {
+            assert_eq!(error(msg).of_interface("net", "net1"), error(told), "{msg}");
+        }
+        let own = error("network \"net\": \"net1\" is gone");
+        assert_eq!(own.clone().of_interface("net", "net1"), own);
+    }
+
+    #[test]
+    fn several_errors_are_one_with_the_code_of_the_first_and_the_words_of_all() {
+        assert_eq!(CniError::all([]), Ok(()));
+        assert_eq!(CniError::all([error("a")]), Err(error("a")));
+        let bare = CniError::new(Code::Decode, "b");
+        let joined = CniError::all([bare, error("c"), error("d")]).unwrap_err();
+        assert_eq!((joined.code, joined.msg.as_str()), (Code::Decode, "b; c; d"));
+        assert_eq!(joined.details, "a remedy; a remedy");
     }
 }

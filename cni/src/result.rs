@@ -6,8 +6,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+mod kernel_refusals;
 mod read;
 mod write;
+
+pub(crate) use kernel_refusals::must_be_assignable;
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use crate::error::{CniError, Code};
+use crate::wire::Command;
+
 /// A version of the specification that Fairlead speaks, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
@@ -50,10 +53,64 @@ impl CniVersion {
         }
         CniVersion::ALL.into_iter().find(|v| v.as_str() == text)
     }
+
+    /// The version that brought a command.
+    pub fn first_with(command: Command) -> CniVersion {
+        match command {
+            Command::Add | Command::Del => CniVersion::V0_1_0,
+            Command::Check => CniVersion::V0_4_0,
+            Command::Gc | Command::Status => CniVersion::V1_1_0,
+        }
+    }
+
+    /// Whether this version has a command.
+    pub fn has(self, command: Command) -> bool {
+        self >= CniVersion::first_with(command)
+    }
+
+    /// Refuses a call by a command that the version of its configuration does not have.
+    ///
+    /// # Errors
+    /// Code 1, with the version that has it.
+    pub fn must_have(self, command: Command) -> Result<(), CniError> {
+        if self.has(command) {
+            return Ok(());
+        }
+        let (name, needed) = (command.name(), CniVersion::first_with(command));
+        let msg =
+            format!("{name} needs cniVersion {needed} or newer, and the configuration is of version {self}");
+        Err(CniError::new(Code::IncompatibleVersion, msg)
+            .with("correct cniVersion in the network's configuration"))
+    }
 }
 
 impl fmt::Display for CniVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_the_commands_that_it_or_an_older_one_brought() {
+        let of = |version: CniVersion| Command::ALL.map(|command| version.has(command));
+        assert_eq!(of(CniVersion::V0_3_1), [true, true, false, false, false]);
+        assert_eq!(of(CniVersion::V0_4_0), [true, true, true, false, false]);
+        assert_eq!(of(CniVersion::V1_0_0), [true, true, true, false, false]);
+        assert_eq!(of(CniVersion::V1_1_0), [true; 5]);
+    }
+
+    #[test]
+    fn a_command_is_refused_with_the_version_that_has_it() {
+        assert_eq!(CniVersion::V0_4_0.must_have(Command::Check), Ok(()));
+        let refused = CniVersion::V1_0_0.must_have(Command::Gc).unwrap_err();
+        assert_eq!(refused.code, Code::IncompatibleVersion);
+        assert_eq!(
+            refused.msg,
+            "GC needs cniVersion 1.1.0 or newer, and the configuration is of version 1.0.0"
+        );
     }
 }

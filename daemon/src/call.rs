@@ -1,5 +1,8 @@
 //! One call on its way through the daemon: what the server hands to the engine, and what comes back.
 
+#[cfg(test)]
+pub(crate) mod fake_service;
+
 use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

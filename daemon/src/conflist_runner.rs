@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::config::{AttachmentRef, ConfList};
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, CniResult, CniVersion, Code, avoid_containerd_phrases};
+use fairlead_cni::{CniError, CniResult, CniVersion, Code};
 use serde_json::{Map, Value};
 
 use crate::delegate::{DelegateCall, DelegateOutcome, Delegates, Parameters};
@@ -114,7 +114,7 @@ impl Chain<'_> {
     /// # Errors
     /// What the first plugin says that finds something changed.
     pub fn check(&self, prev: &CniResult) -> Result<(), CniError> {
-        if self.list.disable_check || self.list.version < CniVersion::V0_4_0 {
+        if self.list.disable_check || !self.list.version.has(Command::Check) {
             return Ok(());
         }
         for index in 0..self.list.len() {
@@ -127,19 +127,19 @@ impl Chain<'_> {
     /// Calls GC on every plugin, past errors, unless the list disables it; the error names all of them. A list
     /// below 1.1.0 has no GC.
     pub fn gc(&self, valid: &[AttachmentRef]) -> Result<(), CniError> {
-        if self.list.disable_gc || self.list.version < CniVersion::V1_1_0 {
+        if self.list.disable_gc || !self.list.version.has(Command::Gc) {
             return Ok(());
         }
         let one = |index| {
             let config = self.list.gc_config(index, valid)?;
             Ok::<_, CniError>(self.call(Command::Gc, index, &config)?)
         };
-        join_errors(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
+        CniError::all((0..self.list.len()).filter_map(|index| one(index).err()))
     }
 
     /// Calls STATUS in order, up to the first plugin that is not ready. A list below 1.1.0 has no STATUS.
     pub fn status(&self) -> Result<(), CniError> {
-        if self.list.version < CniVersion::V1_1_0 {
+        if !self.list.version.has(Command::Status) {
             return Ok(());
         }
         for index in 0..self.list.len() {
@@ -154,8 +154,9 @@ impl Chain<'_> {
         let config = config.map_err(|error| CallFailure { error, never_ran: true })?;
         let answer = self.call(Command::Add, index, &config)?;
         CniResult::parse_text(&answer, self.list.version).map_err(|error| {
-            let msg = format!("{}: its result: {}", self.name(index), error.msg);
-            CniError { code: Code::PluginFailed, msg, ..error }.into()
+            let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
+            let msg = format!("plugin {plugin:?}: its result: {}", error.msg);
+            self.of_list(CniError { code: Code::PluginFailed, msg, ..error }).into()
         })
     }
 
@@ -180,13 +181,8 @@ impl Chain<'_> {
             let config = self.list.plugin_config(index, prev, self.runtime)?;
             Ok::<_, CniError>(self.call(Command::Del, index, &config)?)
         };
-        join_errors(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>()).map_err(|e| {
-            CniError {
-                msg: avoid_containerd_phrases(&e.msg),
-                details: avoid_containerd_phrases(&e.details),
-                ..e
-            }
-        })
+        let removed = CniError::all((0..end).rev().filter_map(|index| one(index).err()));
+        removed.map_err(|error| error.of_del())
     }
 
     fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CallFailure> {
@@ -219,23 +215,8 @@ impl Chain<'_> {
     }
 
     fn of_list(&self, error: CniError) -> CniError {
-        CniError { msg: format!("network {:?}: {}", self.list.name, error.msg), ..error }
+        error.of_network(&self.list.name)
     }
-
-    fn name(&self, index: usize) -> String {
-        let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
-        format!("network {:?}: plugin {plugin:?}", self.list.name)
-    }
-}
-
-/// Joins all errors into one, with the code of the first.
-fn join_errors(errors: &[CniError]) -> Result<(), CniError> {
-    let Some(first) = errors.first() else { return Ok(()) };
-    let join = |part: fn(&CniError) -> &str| {
-        let parts: Vec<&str> = errors.iter().map(part).filter(|text| !text.is_empty()).collect();
-        parts.join("; ")
-    };
-    Err(CniError { code: first.code, msg: join(|e| &e.msg), details: join(|e| &e.details) })
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ pub fn run(
         Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let networks = Arc::new(Networks::new(directories, built_in, node.clone()));
     let surroundings = Surroundings {
-        readiness: Arc::new(readiness(networks.clone())),
+        readiness: Arc::new(readiness(networks.clone(), settings.clone())),
         health: Arc::default(),
         networks,
         paths,
@@ -146,24 +146,28 @@ pub fn run(
 }
 
 /// The conditions of the node's readiness (K19). The engine adds its store's when it has opened it.
-fn readiness(networks: Arc<Networks>) -> Readiness {
-    let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay"]);
+fn readiness(networks: Arc<Networks>, settings: Arc<LiveSettings>) -> Readiness {
+    let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay", "settings"]);
     readiness.probe("capabilities", capabilities::probe(Path::new(OWN_STATUS)));
     readiness.probe("networks", Box::new(move || networks.loaded()));
+    readiness.probe("settings", Box::new(move || settings.loaded()));
     readiness
 }
 
 /// The daemon's own probes; the engine adds others.
 fn probe_health(surroundings: &Surroundings, watches: &[Watch]) {
-    let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
-    let alive = move || {
-        let wrong: Vec<String> = pulses.iter().filter_map(|pulse| pulse.ask().err()).collect();
-        if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
+    let of_each = |look: fn(&Pulse) -> Result<(), String>| {
+        let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
+        Box::new(move || {
+            let wrong: Vec<String> = pulses.iter().filter_map(|pulse| look(pulse).err()).collect();
+            if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
+        })
     };
-    let paths = &surroundings.paths;
-    surroundings.health.probe("watchers", Box::new(alive));
+    let Surroundings { paths, health, .. } = surroundings;
+    health.probe_of_life("watchers", of_each(Pulse::lives));
     let memory = MemoryFiles { process: paths.proc_self.clone(), cgroups: paths.cgroups.clone() };
-    surroundings.health.probe("memory", memory_health::probe(memory));
+    health.probe_of_life("memory", memory_health::probe(memory));
+    health.probe("inotify", of_each(Pulse::is_armed));
 }
 
 fn serve(

@@ -1,6 +1,6 @@
-//! Whether the daemon is ready for calls, and whether it is healthy (K19).
+//! Whether the daemon is ready for calls, whether it is healthy, and whether it is alive (K19).
 //!
-//! Both are lists of named conditions. Some are set at the start, one after the other; the others are probed
+//! They are lists of named conditions. Some are set at the start, one after the other; the others are probed
 //! whenever somebody asks. The outcomes of calls count too: [`FAILURES`] faults of the daemon's own in a row make the
 //! daemon unhealthy, one success makes it healthy again. Nothing in here is on the path of calls, except one
 //! counter.
@@ -25,7 +25,7 @@ pub const FAILURES: u32 = 5;
 /// One condition, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
-    /// The name of the condition, as `/healthz` and `/readyz` show it.
+    /// The name of the condition, as `/healthz`, `/livez` and `/readyz` show it.
     pub name: &'static str,
     /// Whether the condition is met.
     pub met: bool,
@@ -118,10 +118,19 @@ impl Readiness {
     }
 }
 
-/// The health of the daemon: its probes, and how its calls fare.
+/// One probe of health.
+struct HealthProbe {
+    name: &'static str,
+    /// Whether a restart of the daemon may end what it finds wrong.
+    of_life: bool,
+    probe: Probe,
+}
+
+/// The health of the daemon: its probes, and how its calls fare. The daemon is *alive* while all is well that its restart could end; of the
+/// rest somebody must be told, and a restart would only take away the daemon whose DELs may make room.
 #[derive(Default)]
 pub struct Health {
-    probes: Mutex<Vec<(&'static str, Probe)>>,
+    probes: Mutex<Vec<HealthProbe>>,
     failures: AtomicU32,
 }
 
@@ -132,9 +141,14 @@ impl fmt::Debug for Health {
 }
 
 impl Health {
-    /// Adds a probe under a name (`netlink`, `store`, …).
+    /// Adds a probe under a name (`store`, `files`, …) of what no restart of the daemon ends.
     pub fn probe(&self, name: &'static str, probe: Probe) {
-        self.probes.lock().push((name, probe));
+        self.probes.lock().push(HealthProbe { name, of_life: false, probe });
+    }
+
+    /// Adds a probe under a name (`netlink`, `memory`, …) of what a restart of the daemon may end.
+    pub fn probe_of_life(&self, name: &'static str, probe: Probe) {
+        self.probes.lock().push(HealthProbe { name, of_life: true, probe });
     }
 
     /// Notes the outcome of a call. Only our own faults (999) count, which a restart may end. What an executed plugin does or answers
@@ -153,13 +167,29 @@ impl Health {
 
     /// Asks every probe now; answers all conditions.
     pub fn conditions(&self) -> Vec<Condition> {
+        self.asked(|_| true)
+    }
+
+    /// Asks the probes of what a restart of the daemon may end, and no other; answers their conditions and that of the calls.
+    pub fn conditions_of_life(&self) -> Vec<Condition> {
+        self.asked(|probe| probe.of_life)
+    }
+
+    /// Whether the daemon is alive, by [all conditions](Health::conditions) as they were seen just now.
+    pub fn is_alive(&self, conditions: &[Condition]) -> bool {
+        let probes = self.probes.lock();
+        let is_of_life = |name: &str| probes.iter().all(|probe| probe.name != name || probe.of_life);
+        conditions.iter().all(|condition| condition.met || !is_of_life(condition.name))
+    }
+
+    fn asked(&self, wanted: impl Fn(&HealthProbe) -> bool) -> Vec<Condition> {
         let row = self.failures.load(Ordering::Relaxed);
         let calls = match row {
             0..FAILURES => Ok(String::new()),
             _ => Err(format!("{row} calls in a row failed internally; the daemon's log says how")),
         };
         let probes = self.probes.lock();
-        let looked = probes.iter().map(|(name, probe)| (*name, probe()));
+        let looked = probes.iter().filter(|probe| wanted(probe)).map(|one| (one.name, (one.probe)()));
         std::iter::once(("calls", calls))
             .chain(looked)
             .map(|(name, seen)| Condition::new(name, seen))
@@ -265,6 +295,37 @@ mod tests {
         assert!(line(r#"fairlead_condition_met{of="healthy",condition="store"} 1"#), "{}", exposition.text());
         readiness.met("engine");
         assert!(line("fairlead_ready 1"), "{}", exposition.text());
+    }
+
+    #[test]
+    fn k19_what_no_restart_ends_is_an_illness_of_a_daemon_that_is_alive() {
+        let health = Health::default();
+        health.probe("store", Box::new(|| Err("full".into())));
+        let lives = Arc::new(AtomicBool::new(true));
+        let seen = lives.clone();
+        health.probe_of_life(
+            "netlink",
+            Box::new(move || match seen.load(Ordering::Relaxed) {
+                true => Ok(String::new()),
+                false => Err("no answer".into()),
+            }),
+        );
+        let names = |all: Vec<Condition>| all.into_iter().map(|c| c.name).collect::<Vec<_>>();
+        let unmet = || names(health.conditions().into_iter().filter(|c| !c.met).collect());
+        let is_alive = || {
+            let by_all = health.is_alive(&health.conditions());
+            assert_eq!(by_all, health.conditions_of_life().iter().all(|c| c.met));
+            by_all
+        };
+        assert_eq!((unmet(), is_alive()), (vec!["store"], true));
+        assert_eq!(names(health.conditions_of_life()), ["calls", "netlink"], "the store is not asked");
+        lives.store(false, Ordering::Relaxed);
+        assert_eq!((unmet(), is_alive()), (vec!["store", "netlink"], false));
+        lives.store(true, Ordering::Relaxed);
+        for _ in 0..FAILURES {
+            health.note(Some(Code::Internal));
+        }
+        assert_eq!((unmet(), is_alive()), (vec!["calls", "store"], false));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What is wrong with a network before a pod asks for it: ADD's own validation, keys that nobody reads, programs that are not there.
 
+mod addresses_and_routes;
 mod named_networks;
 mod unread_keys;
 
@@ -8,25 +9,37 @@ use std::path::Path;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::sriov::{is_of_old_format, of_old_format};
-use fairlead_cni::config::{ConfList, Fairlead, HostLocal, NetConf, StaticIpam};
+use fairlead_cni::config::{ConfList, Fairlead, HostDevice, HostLocal, NetConf, StaticIpam};
 use fairlead_cni::{CniError, CniVersion};
-use fairlead_host::host_root::below;
+use fairlead_host::host_root::HostRoot;
 use fairlead_ipam::NetworkDir;
 use serde_json::{Map, Value};
 
+use self::addresses_and_routes::{of_ranges, of_routes};
 pub(crate) use self::named_networks::OtherNetworks;
 use self::unread_keys::asked;
 pub(crate) use self::unread_keys::{closest, meant_by, unread_exactly};
 use crate::conf_dir::{Networks, executables};
-use crate::doctor::{Finding, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::engine::kinds::{Addressing, BUILT_IN, Network, takes_addresses};
+use crate::finding::{Finding, less, wrong};
 
 const ABOUT: &str = "networks";
 /// The IPAMs that are part of the daemon.
 const BUILT_IN_IPAM: [&str; 2] = ["host-local", "static"];
 /// Where the daemon of IPAM `dhcp` listens unless the configuration says otherwise.
 const DHCP_SOCKET: &str = "/run/cni/dhcp.sock";
+
+/// What a plugin lets the runtime say.
+#[derive(Clone, Copy)]
+struct Given {
+    /// Its addresses.
+    addresses: bool,
+    /// Ranges of host-local.
+    ranges: bool,
+    /// The device that it takes.
+    device: bool,
+}
 
 /// The node that networks are judged for.
 pub(crate) struct Node<'n> {
@@ -57,8 +70,12 @@ impl<'n> Node<'n> {
                 if list.len() == 1 { place.to_owned() } else { format!("{place}: plugins[{index}] {kind}") };
             match list.plugin_conf(index, None, &Map::new()) {
                 Ok(conf) => {
-                    let given_addresses = list.declares(index, "ips");
-                    findings.extend(self.of_plugin(&conf, (index > 0, given_addresses), &place));
+                    let given = Given {
+                        addresses: list.declares(index, "ips"),
+                        ranges: list.declares(index, "ipRanges"),
+                        device: list.declares(index, "deviceID"),
+                    };
+                    findings.extend(self.of_plugin(&conf, (index > 0, given), &place));
                 }
                 Err(error) => findings.push(refused(&place, &error)),
             }
@@ -66,24 +83,25 @@ impl<'n> Node<'n> {
         findings
     }
 
-    /// `chained`: other plugins of its list come before it. `given_addresses`: the network lets the runtime say its addresses.
-    fn of_plugin(
-        &self,
-        conf: &NetConf,
-        (chained, given_addresses): (bool, bool),
-        place: &str,
-    ) -> Vec<Finding> {
+    /// `chained`: other plugins of its list come before it.
+    fn of_plugin(&self, conf: &NetConf, (chained, given): (bool, Given), place: &str) -> Vec<Finding> {
         let kind = conf.plugin_type.as_str();
         // Which device it is may come with the call: kubelet's or the meta plugin's choice.
-        let named = with_a_device(conf);
+        let named = with_a_device(conf, given.device);
         // Where a device is named, the keys of before 2.0 are only unknown ones.
-        let old = named.as_ref().and_then(of_old_format);
+        let old = named.as_ref().filter(|named| named.plugin_type == "sriov").and_then(of_old_format);
         let is_told = |key: &str| old.is_some() && is_of_old_format(key);
         let mut findings = unread_keys::of_plugin(conf, place, &is_told);
         match kind {
             OWN_TYPE => match Fairlead::parse(conf) {
                 Ok(Fairlead::Paths { paths, .. }) => {
-                    findings.extend(paths.iter().filter_map(|path| of_built_in(path, chained, place)));
+                    // One that is given no device makes room for the next.
+                    let of_path = |path: &NetConf| {
+                        of_built_in(with_a_device(path, true).as_ref().unwrap_or(path), chained, place)
+                    };
+                    findings.extend(paths.iter().filter_map(of_path));
+                    // They all have the IPAM of the whole.
+                    findings.extend(paths.iter().find_map(|path| of_routes(path, given, place)));
                 }
                 Ok(Fairlead::ClusterNetwork(names)) => {
                     findings.extend(self.of_cluster_network(&names, place));
@@ -106,21 +124,25 @@ impl<'n> Node<'n> {
             }
         }
         if takes_addresses(kind) {
-            findings.extend(self.of_ipam(conf, given_addresses, place));
+            findings.extend(self.of_ipam(conf, given, place));
+            findings.extend(of_routes(conf, given, place));
         }
         findings
     }
 
-    fn of_ipam(&self, conf: &NetConf, given_addresses: bool, place: &str) -> Vec<Finding> {
+    fn of_ipam(&self, conf: &NetConf, given: Given, place: &str) -> Vec<Finding> {
         let told = |error: CniError| vec![refused(&format!("{place}: ipam"), &error)];
         match conf.ipam_type.as_deref() {
             None => Vec::new(),
             Some("host-local") => match HostLocal::parse(conf, &Args::default()) {
-                Ok(ipam) => of_directory(&ipam.data_dir, &conf.name, place).into_iter().collect(),
+                Ok(ipam) => of_directory(&ipam.data_dir, &conf.name, place)
+                    .into_iter()
+                    .chain(of_ranges(&ipam, given, place))
+                    .collect(),
                 Err(error) => told(error),
             },
             Some("static") => match StaticIpam::parse(conf, &Args::default()) {
-                Ok(ipam) if ipam.addresses.is_empty() && !given_addresses => vec![wrong(
+                Ok(ipam) if ipam.addresses.is_empty() && !given.addresses => vec![wrong(
                     ABOUT,
                     format!(
                         "{place}: IPAM static has no \"addresses\": every ADD is refused unless the call brings one"
@@ -168,8 +190,9 @@ impl<'n> Node<'n> {
             .pointer("/ipam/daemonsocketpath")
             .and_then(Value::as_str)
             .filter(|path| !path.is_empty());
-        let socket = below(self.host_root, Path::new(named.unwrap_or(DHCP_SOCKET)));
-        if socket.exists() {
+        let socket = Path::new(named.unwrap_or(DHCP_SOCKET));
+        // Connected to by the executed plugin, in the host's mount namespace: a container need not have it mounted.
+        if HostRoot::new(self.host_root.to_owned()).exists(socket).is_ok() {
             return None;
         }
         let seen = format!("{place}: IPAM dhcp needs its daemon, and there is none at {}", socket.display());
@@ -221,16 +244,18 @@ fn of_directory(data_dir: &str, network: &str, place: &str) -> Option<Finding> {
     relative.then(|| less(ABOUT, seen, "write the whole path"))
 }
 
-/// The configuration with a device where it names none itself.
-fn with_a_device(conf: &NetConf) -> Option<NetConf> {
+/// The configuration with a device where it names none itself and the call may bring one: to `sriov` by `CNI_ARGS` too, to `host-device`
+/// only where it is `given` one.
+fn with_a_device(conf: &NetConf, given: bool) -> Option<NetConf> {
     let keys = conf.value.as_object()?;
-    if conf.plugin_type != "sriov"
-        || ["deviceid", "resourcename", "pool"].iter().any(|key| keys.contains_key(*key))
-    {
-        return None;
-    }
+    let is_there = |key: &&str| keys.contains_key(*key);
+    let key = match conf.plugin_type.as_str() {
+        "sriov" if !["deviceid", "resourcename", "pool"].iter().any(is_there) => "deviceID",
+        "host-device" if given && matches!(HostDevice::read(conf), Ok(None)) => "pciBusID",
+        _ => return None,
+    };
     let mut named: Map<String, Value> = serde_json::from_str(&conf.raw).ok()?;
-    named.insert("deviceID".to_owned(), "0000:00:00.0".into());
+    named.insert(key.to_owned(), "0000:00:00.0".into());
     NetConf::parse(&Value::Object(named).to_string()).ok()
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::{CniError, CniVersion};
+use fairlead_host::files::{FileError, failed, read_optional, sync_dir, write_synced};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
@@ -20,19 +21,17 @@ use tracing::{info, warn};
 pub(crate) use self::first_in_conf_dir::renamed_copies;
 use self::first_in_conf_dir::{Contest, must_be_first};
 use self::multus_settings::MultusSettings;
-use self::remembered::{LEFT, Remembered};
+use self::state_file::{LEFT, Remembered};
 use crate::call::ChangeOver;
 use crate::conf_dir::Networks;
 use crate::engine::OWN_TYPE;
-use crate::install::{
-    self, InstallError, InstallOutcome, OWN_NAME, failed, read_optional, sync, write_durably,
-};
 use crate::metrics::Node;
+use crate::plugin_installation::{self, InstallError, InstallOutcome, OWN_NAME};
 use crate::settings::{Installation, Presence};
 
 mod first_in_conf_dir;
 mod multus_settings;
-mod remembered;
+mod state_file;
 
 /// Our configuration in the conf dir: a runtime takes the first by name.
 pub(crate) const CONFLIST: &str = "00-fairlead.conflist";
@@ -126,9 +125,12 @@ pub(crate) enum NodeInstallationError {
         /// What has become of it, where that is seen.
         renamed: String,
     },
-    /// The executable or the configuration could not be written or removed.
+    /// The executable could not be installed or uninstalled.
     #[error(transparent)]
-    Files(#[from] InstallError),
+    Executable(#[from] InstallError),
+    /// Our configuration, or what is remembered of it, could not be read, written or removed.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// What of the node was changed.
@@ -262,7 +264,7 @@ impl NodeInstallation {
         self.tell_of_a_guess(wanted, &before, &network, multus.as_ref());
         let mut changes = Changes::default();
         if let Some(directory) = self.networks.directories().plugins.first() {
-            let done = install::install(directory, OWN_NAME, &self.program)?;
+            let done = plugin_installation::install(directory, OWN_NAME, &self.program)?;
             changes.executable = (done != InstallOutcome::Unchanged).then_some(done);
         }
         let plugin = plugin(&network, &before, multus.as_ref());
@@ -274,9 +276,9 @@ impl NodeInstallation {
             self.must_not_be_contested(there.as_deref())?;
             self.remember(&plugin);
             let new = file.with_file_name(CONFLIST_NEW);
-            write_durably(&new, text.as_bytes(), 0o600)?;
+            write_synced(&new, text.as_bytes(), 0o600).map_err(failed(&new, "written"))?;
             fs::rename(&new, &file).map_err(failed(&file, "replaced"))?;
-            sync(&self.networks.directories().conf)?;
+            self.sync_conf_dir()?;
             changes.conflist = Some(network.name.clone());
             *self.written.lock() = Some(text);
         } else {
@@ -360,7 +362,7 @@ impl NodeInstallation {
         if there.is_some() {
             let _ = hand_over();
             fs::remove_file(&file).map_err(failed(&file, "removed"))?;
-            sync(&self.networks.directories().conf)?;
+            self.sync_conf_dir()?;
             changes.conflist = Some(String::new());
             *self.written.lock() = None;
             *self.removed.lock() = Some(Instant::now());
@@ -369,13 +371,18 @@ impl NodeInstallation {
         if let Some(directory) = self.networks.directories().plugins.first()
             && !(self.in_use)()
         {
-            let done = install::uninstall(directory, OWN_NAME)?;
+            let done = plugin_installation::uninstall(directory, OWN_NAME)?;
             let changed = !matches!(done, InstallOutcome::NotOurs | InstallOutcome::Absent);
             changes.executable = changed.then_some(done);
         }
         hand_over()?;
         self.remembered.leave()?;
         Ok(changes)
+    }
+
+    fn sync_conf_dir(&self) -> Result<(), FileError> {
+        let conf_dir = &self.networks.directories().conf;
+        sync_dir(conf_dir).map_err(failed(conf_dir, "made durable"))
     }
 
     fn conflist(&self) -> PathBuf {
@@ -385,7 +392,7 @@ impl NodeInstallation {
     /// The text of our configuration, where it is there.
     fn own_conflist(&self) -> Result<Option<String>, NodeInstallationError> {
         let file = self.conflist();
-        let Some(bytes) = read_optional(&file)? else { return Ok(None) };
+        let Some(bytes) = read_optional(&file).map_err(failed(&file, "read"))? else { return Ok(None) };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         match own_plugin(&text) {
             Some(_) => Ok(Some(text)),

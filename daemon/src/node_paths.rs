@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 use crate::settings::Kubelet;
 
+/// The host's directory with the nodes of IOMMU groups, by which processes have devices under vfio-pci.
+pub const VFIO_NODES: &str = "/dev/vfio";
+
 /// The paths of one daemon on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePaths {
@@ -30,6 +33,17 @@ pub struct NodePaths {
     pub cgroups: PathBuf,
     /// Kubelet's directory on the host.
     pub kubelet: PathBuf,
+}
+
+/// Which paths were typed: these count, whatever paths a running daemon uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TypedPaths {
+    /// The state directory was.
+    pub state_dir: bool,
+    /// The host's root was.
+    pub host_root: bool,
+    /// The configuration file was. It must be there: its absence means that everything is allowed.
+    pub config: bool,
 }
 
 impl NodePaths {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::run_dir::{LOCK, STOPPING};
 
-/// How long an answer to GET is waited for. The daemon answers from memory; its health may wait 1 s for each of two watchers.
+/// How long an answer to GET is waited for. The daemon answers from memory; its health may wait 2 s for each of two watchers.
 const GET_LIMIT: Duration = Duration::from_secs(10);
 /// How long an answer to POST is waited for. A collection may wait until links are gone.
 const POST_LIMIT: Duration = Duration::from_secs(60);
@@ -74,6 +74,13 @@ pub(crate) fn status(socket: &Path, config: &str) -> Result<(), ClientError> {
     let body = json!({ "wire": WIRE, "command": Command::Status, "config": config }).to_string();
     let request = HttpRequest { method: "POST", path: Command::Status.path(), body: &body };
     answer(socket, request, GET_LIMIT).map(drop)
+}
+
+/// Escapes a text for the query of a path.
+pub(crate) fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
 }
 
 /// The body of an answer that is no error.

@@ -27,6 +27,8 @@ pub(crate) const STANDARD_INPUT: &str = "-";
 pub(crate) const KIND: &str = "NetworkAttachmentDefinition";
 /// The group of the API that has that kind, and others of other projects.
 pub(crate) const GROUP: &str = "k8s.cni.cncf.io";
+/// The annotation by which a definition names the resource whose devices its network takes.
+const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 /// The one version in which the kind is served.
 pub(crate) const VERSION: &str = "v1";
 
@@ -123,6 +125,17 @@ impl Policy {
         };
         Ok(Policy { settings, found })
     }
+
+    /// Whether nothing can be decided about a namespace before its labels are known.
+    pub(crate) fn needs_labels_of(&self, namespace: &str) -> bool {
+        self.settings.needs_labels_of(namespace)
+    }
+
+    /// The same without its rules: what no definition may have, whosever it is.
+    pub(crate) fn without_rules(&self) -> Policy {
+        let settings = PolicySettings { rules: Vec::new(), ..self.settings.clone() };
+        Policy { settings, found: self.found.clone() }
+    }
 }
 
 /// Decides about the definition in a file.
@@ -195,6 +208,8 @@ pub(crate) struct FoundDefinition {
     /// The object's name and namespace, where it is one.
     pub(crate) name: Option<String>,
     pub(crate) namespace: Option<String>,
+    /// The object names a resource: its plugins are given the pod's device of that, whether or not they declare it.
+    pub(crate) has_resource: bool,
 }
 
 impl FoundDefinition {
@@ -203,7 +218,11 @@ impl FoundDefinition {
         if self.text.trim().is_empty() {
             return Ok(None);
         }
-        ConfList::parse(&with_name(&self.text, self.name.as_deref())?).map(Some)
+        let mut list = ConfList::parse(&with_name(&self.text, self.name.as_deref())?)?;
+        if self.has_resource {
+            list.declare("deviceID");
+        }
+        Ok(Some(list))
     }
 
     fn read(file: &Path) -> Result<FoundDefinition, PolicyCheckError> {
@@ -240,10 +259,14 @@ impl FoundDefinition {
                     word("/metadata/name").ok_or_else(|| content("it has no metadata.name".to_owned()))?,
                 ),
                 namespace: word("/metadata/namespace"),
+                has_resource: tree
+                    .pointer("/metadata/annotations")
+                    .and_then(|annotations| annotations[RESOURCE_NAME].as_str())
+                    .is_some_and(|resource| !resource.is_empty()),
             }),
             // A network's configuration is JSON, and its parser says what is wrong with it.
             _ if text.trim_start().starts_with('{') => {
-                Ok(FoundDefinition { text, name: None, namespace: None })
+                Ok(FoundDefinition { text, name: None, namespace: None, has_resource: false })
             }
             Some(kind) => Err(content(format!("it is a {kind}"))),
             None if tree.is_null() => Err(content("it is empty".to_owned())),

@@ -19,6 +19,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info, warn};
 
+pub use self::known_keys::keys_of;
 use crate::metrics::Node;
 pub use crate::metrics_port::{MetricsSettings, TlsFiles};
 use crate::policy::PolicySettings;
@@ -166,13 +167,21 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// A time that may not be zero, which would kill every plugin at its start.
-fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+fn delegate_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    nonzero_span(from, "a time of 0 would kill every plugin at its start: give one like 30s")
+}
+
+fn pod_wait<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    nonzero_span(from, "with a time of 0 an ADD fails unless its pod is known already: give one like 25s")
+}
+
+/// A time that may not be zero, and what it would do.
+fn nonzero_span<'de, D: Deserializer<'de>>(from: D, why_not: &str) -> Result<Span, D::Error> {
     let span = Span::deserialize(from)?;
-    if span.0.is_zero() {
-        return Err(D::Error::custom("a time of 0 would kill every plugin at its start: give one like 30s"));
+    match span.0.is_zero() {
+        true => Err(D::Error::custom(why_not)),
+        false => Ok(span),
     }
-    Ok(span)
 }
 
 /// A relative path would be looked for in the daemon's own directory, which nobody means.
@@ -225,7 +234,7 @@ pub struct Settings {
     /// Duplicate address detection: `fast` or `wait`. In force at once.
     pub dad: Dad,
     /// The time limit of one executed plugin. In force at once.
-    #[serde(deserialize_with = "nonzero_span")]
+    #[serde(deserialize_with = "delegate_timeout")]
     pub delegate_timeout: Span,
     /// The cgroup for executed plugins, below the host's cgroup root; absent: beside the daemon's own. In force
     /// from the next start.
@@ -242,7 +251,7 @@ pub struct Settings {
     /// start.
     pub node_name: Option<String>,
     /// How long an ADD waits for its pod, and for the definitions that the pod names, to be seen in the API. In force at once.
-    #[serde(deserialize_with = "nonzero_span")]
+    #[serde(deserialize_with = "pod_wait")]
     pub pod_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
@@ -260,6 +269,7 @@ pub struct Settings {
     pub metrics: Option<MetricsSettings>,
     /// The configuration file of the SR-IOV network device plugin, whose resources are further pools. In force at
     /// once.
+    #[serde(deserialize_with = "optional_absolute_path")]
     pub device_plugin_config: Option<PathBuf>,
     /// The content of that file, or why it can't be read.
     #[serde(skip)]
@@ -332,15 +342,17 @@ impl Settings {
     /// When it can't be read, or says something that it may not.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
         match read(path) {
-            Ok(text) => {
-                let settings = Settings::parse(path, &text)?;
-                let other = settings.device_plugin_config.as_deref();
-                let device_plugin = other.map(|other| read(other).map_err(|e| e.to_string()));
-                Ok(Settings { device_plugin, ..settings })
-            }
+            Ok(text) => Ok(Settings::parse(path, &text)?.with_device_plugin()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
             Err(source) => Err(SettingsError::Read { path: path.into(), source }),
         }
+    }
+
+    /// The same with the content of the other file that it names.
+    pub(crate) fn with_device_plugin(self) -> Settings {
+        let other = self.device_plugin_config.as_deref();
+        let device_plugin = other.map(|other| read(other).map_err(|e| e.to_string()));
+        Settings { device_plugin, ..self }
     }
 
     /// The configuration in a text that stands in a file.
@@ -350,6 +362,10 @@ impl Settings {
             let error = error.without_snippet();
             let line = error.location().map_or(0, |l| l.line());
             let there = usize::try_from(line).ok().and_then(|n| text.lines().nth(n.checked_sub(1)?));
+            // Before it is cut: of many known words the one that was meant may come late.
+            let whole = error.to_string();
+            let asked = known_keys::meant(&whole)
+                .map_or_else(String::new, |meant| format!(" (did you mean {meant:?}?)"));
             let reason = match (error, there) {
                 (serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. }, _) => {
                     format!("the key {:?} is there twice", truncated(key))
@@ -358,9 +374,9 @@ impl Settings {
                     "it has several YAML documents, divided by ---, and the configuration is one".to_owned()
                 }
                 (_, Some(there)) => {
-                    format!("{}, in {:?}", truncated(&error.to_string()), truncated(there.trim()))
+                    format!("{}, in {:?}{asked}", truncated(&whole), truncated(there.trim()))
                 }
-                (_, None) => truncated(&error.to_string()),
+                (_, None) => format!("{}{asked}", truncated(&whole)),
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
@@ -410,9 +426,8 @@ pub struct LiveSettings {
 }
 
 impl LiveSettings {
-    /// Reads the file. A file that is refused at the start means the defaults, and is reported like one that is
-    /// refused later: a node without its network is worse than one with the defaults. Pools stay as they are on
-    /// the host until the file can be read.
+    /// Reads the file. A file that is refused at the start means the defaults: a node without its network is worse than one with the
+    /// defaults. Pools stay as they are on the host until the file can be read, and the daemon is [not ready](LiveSettings::loaded).
     pub fn new(path: &Path, node: Node) -> LiveSettings {
         let live = LiveSettings {
             path: path.into(),
@@ -439,6 +454,18 @@ impl LiveSettings {
     /// The reason why the file as it stands is refused; `None` when it is in force.
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().clone()
+    }
+
+    /// The readiness condition: the file has been read, now or earlier. One that is refused from the start on may be a rollout's, which is
+    /// to stop here; one that is refused later leaves in force what was.
+    ///
+    /// # Errors
+    /// Why the file is refused, where the defaults are in force instead of it.
+    pub fn loaded(&self) -> Result<String, String> {
+        match self.refused().filter(|_| self.current().unread) {
+            Some(why) => Err(format!("refused since the start, so that the defaults are in force: {why}")),
+            None => Ok(String::new()),
+        }
     }
 
     /// The directories to watch: that of the file, and that of the device plugin's file.

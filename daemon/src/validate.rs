@@ -1,5 +1,7 @@
 //! `fairleadd validate`: what ADD and the policy would say of files, before they are on a node. It changes nothing.
 
+mod given_files;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,13 +10,14 @@ use fairlead_cni::config::ConfList;
 use fairlead_kube::npwg;
 use serde_json::{Map, Value};
 
-use crate::conf_dir::{self, Directories, Networks};
-use crate::doctor::{Finding, good, less, wrong};
+use self::given_files::{Given, Labels, labels_in, named_in, named_twice};
+use crate::conf_dir::{self, ConfDirError, Directories, Networks};
 use crate::engine::kinds::BUILT_IN;
+use crate::finding::{Finding, Verdict, good, less, wrong};
 use crate::metrics;
 use crate::network_checks::{self, OtherNetworks, closest};
-use crate::node_paths::NodePaths;
-use crate::policy_check::{self, FoundDefinition, PolicyCheckError, Question};
+use crate::node_paths::{NodePaths, TypedPaths};
+use crate::policy_check::{self, FoundDefinition, Policy, PolicyCheckError, Question};
 use crate::settings::{Settings, SettingsError};
 
 /// Where the objects that make pods have the metadata of these: a CronJob, then all others.
@@ -29,18 +32,24 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 const FEW: usize = 4;
 /// What is told of the daemon's configuration.
 const ABOUT: &str = "configuration";
+/// What is told of networks.
+const NETWORKS: &str = "networks";
 
 /// Judges files, each by what it is; without files those of the conf dir, and the daemon's configuration.
-pub fn validate(paths: &NodePaths, files: &[PathBuf]) -> Vec<Finding> {
+pub fn validate(paths: &NodePaths, typed: TypedPaths, files: &[PathBuf]) -> Vec<Finding> {
     let directories =
         Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let networks = Networks::new(directories, &BUILT_IN, metrics::Node::default());
     let conf_dir = &networks.directories().conf;
     let mut findings = Vec::new();
+    let are_given = !files.is_empty();
     let files = match conf_dir::files(conf_dir, &["conflist", "conf", "json"]) {
-        _ if !files.is_empty() => files.to_vec(),
+        _ if are_given => {
+            findings.extend(typed_and_absent(&paths.config, typed));
+            files.to_vec()
+        }
         of_node => {
-            findings.push(settings(&paths.config));
+            findings.push(settings(&paths.config, typed));
             of_node.unwrap_or_else(|error| {
                 let seen = format!("{}: {error}", conf_dir.display());
                 findings.push(wrong("conf dir", seen, "correct CNI_CONF_DIR"));
@@ -48,48 +57,42 @@ pub fn validate(paths: &NodePaths, files: &[PathBuf]) -> Vec<Finding> {
             })
         }
     };
-    let given: Vec<Result<Given, PolicyCheckError>> = files.into_iter().map(Given::read).collect();
-    let node = Node::new(paths, &networks, named_in(given.iter().flatten()));
+    let given: Vec<Result<Given, PolicyCheckError>> = files.iter().cloned().map(Given::read).collect();
+    let readable = || given.iter().flatten();
+    let node = Node::new((paths, typed), &networks, named_in(readable())).with_labels(labels_in(readable()));
+    let mut refused = networks.refused();
+    refused.retain(|refused| files.iter().any(|file| file == refused.file()));
+    if are_given {
+        refused.extend(named_twice(readable()));
+    }
     findings.extend(given.into_iter().flat_map(|given| match given {
         Ok(given) => node.judge(given),
         Err(error) => vec![unreadable(&error)],
     }));
+    refused.iter().for_each(|refused| add_refused(&mut findings, refused));
     findings
 }
 
-/// A file that is to be judged.
-struct Given {
-    file: PathBuf,
-    text: String,
-    /// What it has of Kubernetes; `None` where it is something else.
-    objects: Option<Vec<Value>>,
-}
-
-impl Given {
-    fn read(file: PathBuf) -> Result<Given, PolicyCheckError> {
-        let text = policy_check::text_in(&file)?;
-        // Mostly what came before in a pipe has failed: nothing must not pass for a good configuration.
-        if file == Path::new(policy_check::STANDARD_INPUT) && text.trim().is_empty() {
-            let reason = "standard input is empty".to_owned();
-            return Err(PolicyCheckError::Content { file, reason });
+/// Adds what the daemon refuses though nothing is wrong with the file itself: above all a network with the name of another file's.
+fn add_refused(findings: &mut Vec<Finding>, refused: &ConfDirError) {
+    let name = refused.file().display().to_string();
+    let of_file = format!("{name}: ");
+    let is_told = |one: &Finding| one.verdict == Verdict::Wrong && one.seen.starts_with(&of_file);
+    let finding = match refused {
+        // Files of several nodes may be judged at once.
+        ConfDirError::Twice { file, first, .. } if file.parent() != first.parent() => {
+            less(NETWORKS, refused.to_string(), "in one conf dir the daemon takes the first of the two alone")
         }
-        Ok(Given { objects: policy_check::objects_in(&text), file, text })
+        ConfDirError::Read { .. } | ConfDirError::Content { .. } if findings.iter().any(is_told) => return,
+        _ => {
+            let remedy = "put the file right; the other networks are not affected";
+            wrong(NETWORKS, refused.to_string(), remedy)
+        }
+    };
+    findings.retain(|one| one.verdict != Verdict::Good || one.seen != name);
+    if !findings.contains(&finding) {
+        findings.push(finding);
     }
-}
-
-/// The networks and definitions of files, which others of them may name.
-fn named_in<'g>(files: impl Iterator<Item = &'g Given>) -> OtherNetworks {
-    let mut others = OtherNetworks::default();
-    for Given { text, objects, .. } in files {
-        if let Ok(list) = ConfList::parse(text) {
-            others.add_network(&list);
-        }
-        for object in objects.iter().flatten().filter(|object| object["kind"] == policy_check::KIND) {
-            let word = |key: &str| object["metadata"][key].as_str();
-            others.add_definition(word("namespace").unwrap_or(NAMESPACE), word("name").unwrap_or_default());
-        }
-    }
-    others
 }
 
 fn unreadable(error: &PolicyCheckError) -> Finding {
@@ -98,13 +101,26 @@ fn unreadable(error: &PolicyCheckError) -> Finding {
 
 /// What the files are judged by.
 pub(crate) struct Node<'n> {
-    paths: &'n NodePaths,
+    policy: Result<Policy, PolicyCheckError>,
+    /// Of the namespaces that are given with the files.
+    labels: BTreeMap<String, Labels>,
     checks: network_checks::Node<'n>,
 }
 
 impl<'n> Node<'n> {
-    pub(crate) fn new(paths: &'n NodePaths, networks: &'n Networks, others: OtherNetworks) -> Node<'n> {
-        Node { paths, checks: network_checks::Node::new(networks, &paths.host_root, others) }
+    pub(crate) fn new(
+        (paths, typed): (&'n NodePaths, TypedPaths),
+        networks: &'n Networks,
+        others: OtherNetworks,
+    ) -> Node<'n> {
+        let config = paths.config.as_path();
+        let policy = Policy::read(typed.config.then_some(config), config);
+        let checks = network_checks::Node::new(networks, &paths.host_root, others);
+        Node { policy, labels: BTreeMap::new(), checks }
+    }
+
+    fn with_labels(self, labels: BTreeMap<String, Labels>) -> Node<'n> {
+        Node { labels, ..self }
     }
 
     fn judge(&self, given: Given) -> Vec<Finding> {
@@ -124,7 +140,7 @@ impl<'n> Node<'n> {
             }
             Err(error) => vec![unreadable(&error)],
         };
-        if findings.is_empty() { vec![good("networks", name)] } else { findings }
+        if findings.is_empty() { vec![good(NETWORKS, name)] } else { findings }
     }
 
     /// What is wrong with an object of Kubernetes. In most kinds nothing is of networks.
@@ -177,23 +193,23 @@ impl<'n> Node<'n> {
         };
         match whole {
             Ok(list) => self.checks.of_network(text, &list, &place),
-            Err(error) => vec![wrong("networks", error.to_string(), "correct that file")],
+            Err(error) => vec![wrong(NETWORKS, error.to_string(), "correct that file")],
         }
     }
 
     fn definition_in(&self, file: &Path, found: &FoundDefinition) -> Vec<Finding> {
-        let namespace = found.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
+        let namespace = found.namespace.as_deref().unwrap_or(NAMESPACE);
         let place = format!("{}: {}", file.display(), found.name.as_deref().unwrap_or_default());
-        self.definition((file, &place), found, &Question { namespace, labels: Vec::new() })
+        self.definition((file, &place), found, (namespace, self.labels.get(namespace).cloned()))
     }
 
     /// A tenant's definition: what the policy decides, and what any network is judged by. `origin` is where it was found, `place` how its
-    /// network is named to a person.
+    /// network is named to a person; `labels` are those of its namespace, as far as they are known.
     pub(crate) fn definition(
         &self,
         (origin, place): (&Path, &str),
         found: &FoundDefinition,
-        question: &Question,
+        (namespace, labels): (&str, Option<Labels>),
     ) -> Vec<Finding> {
         // Under the object's name, as an ADD reads it.
         let list = found.as_list();
@@ -202,7 +218,7 @@ impl<'n> Node<'n> {
         {
             return self.checks.of_network(&found.text, list, place);
         }
-        let mut findings = self.refused_by_policy((origin, found), question);
+        let mut findings = self.refused_by_policy((origin, place), found, (namespace, labels));
         match list {
             Ok(Some(list)) => {
                 findings.extend(self.checks.of_list_of_definition(&list, place));
@@ -220,19 +236,48 @@ impl<'n> Node<'n> {
         findings
     }
 
-    fn refused_by_policy(&self, found: (&Path, &FoundDefinition), question: &Question) -> Vec<Finding> {
-        let policy = policy_check::Policy::read(None, &self.paths.config);
-        match policy.and_then(|policy| policy_check::check_found(&policy, found, question)) {
-            Ok(decisions) => {
-                let refused = decisions.into_iter().filter(|one| !one.allowed);
-                let told = |one: policy_check::Decision| {
-                    let seen = format!("{}: {} {}: {}", found.0.display(), one.place, one.r#type, one.reason);
-                    wrong("policy", seen, "change the definition, or the policy (docs/configuration.md)")
-                };
-                refused.map(told).collect()
-            }
-            Err(error) => vec![wrong("definition", error.to_string(), "correct the definition")],
+    fn refused_by_policy(
+        &self,
+        (origin, place): (&Path, &str),
+        found: &FoundDefinition,
+        (namespace, labels): (&str, Option<Labels>),
+    ) -> Vec<Finding> {
+        let policy = match &self.policy {
+            Ok(policy) => policy,
+            // It is told already, once.
+            Err(PolicyCheckError::NoConfig(_)) => return Vec::new(),
+            Err(error) => return vec![wrong_settings(&error.to_string())],
+        };
+        if labels.is_none() && policy.needs_labels_of(namespace) {
+            let seen = format!(
+                "{place}: the policy goes by the labels of namespace {namespace}, which are not known here: whether it allows this is open"
+            );
+            let remedy = "give the Namespace's file too, or ask with them: fairleadd policy check --label; doctor has the cluster's";
+            let mut findings = decided(&policy.without_rules(), (origin, found), (namespace, Vec::new()));
+            findings.push(less("policy", seen, remedy));
+            return findings;
         }
+        decided(policy, (origin, found), (namespace, labels.unwrap_or_default()))
+    }
+}
+
+/// What a policy refuses of a definition.
+fn decided(
+    policy: &Policy,
+    found: (&Path, &FoundDefinition),
+    (namespace, labels): (&str, Labels),
+) -> Vec<Finding> {
+    let question = Question { namespace: namespace.to_owned(), labels };
+    match policy_check::check_found(policy, found, &question) {
+        Ok(decisions) => {
+            let refused = decisions.into_iter().filter(|one| !one.allowed);
+            let told = |one: policy_check::Decision| {
+                let seen = format!("{}: {} {}: {}", found.0.display(), one.place, one.r#type, one.reason);
+                wrong("policy", seen, "change the definition, or the policy (docs/configuration.md)")
+            };
+            refused.map(told).collect()
+        }
+        Err(error) => vec![wrong("definition", error.to_string(), "correct the definition")],
     }
 }
 
@@ -339,7 +384,7 @@ fn configuration(file: &Path, text: &str) -> Finding {
     let written: Map<String, Value> = serde_saphyr::from_str(text).unwrap_or_default();
     let is_ours = |key: &String| closest(key, Settings::keys().iter().copied()).is_some();
     if written.is_empty() || written.keys().any(is_ours) {
-        return judged(file, Settings::parse(file, text));
+        return judged(file, Settings::parse(file, text).map(Settings::with_device_plugin));
     }
     let keys: Vec<&str> = written.keys().take(FEW).map(String::as_str).collect();
     let seen = format!(
@@ -351,12 +396,24 @@ fn configuration(file: &Path, text: &str) -> Finding {
 }
 
 /// The daemon's configuration, the policy in it included.
-pub(crate) fn settings(path: &Path) -> Finding {
-    judged(path, Settings::load(path))
+pub(crate) fn settings(path: &Path, typed: TypedPaths) -> Finding {
+    typed_and_absent(path, typed).unwrap_or_else(|| judged(path, Settings::load(path)))
+}
+
+/// A configuration that was typed and is not there: the defaults, by which everything is allowed, are not what was meant.
+fn typed_and_absent(path: &Path, typed: TypedPaths) -> Option<Finding> {
+    let is_absent = typed.config && matches!(path.try_exists(), Ok(false));
+    let seen = || format!("{}: there is no such configuration", path.display());
+    is_absent.then(|| wrong(ABOUT, seen(), "correct --config, or leave it out"))
 }
 
 fn judged(path: &Path, settings: Result<Settings, SettingsError>) -> Finding {
     match settings {
+        Ok(Settings { device_plugin_config: Some(file), device_plugin: Some(Err(reason)), .. }) => wrong(
+            ABOUT,
+            format!("{}: devicePluginConfig: {} can't be read: {reason}", path.display(), file.display()),
+            "correct the key, or the file: none of its resources is a pool before it can be read",
+        ),
         Ok(settings) if settings.pod_wait.0 >= CALL_LIMIT => less(
             ABOUT,
             format!(
@@ -376,17 +433,6 @@ fn judged(path: &Path, settings: Result<Settings, SettingsError>) -> Finding {
 }
 
 fn wrong_settings(error: &str) -> Finding {
-    let meant = meant(error).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"));
-    wrong(ABOUT, format!("{error}{meant}"), "what was in force before goes on until it is put right")
-}
-
-/// The known word that is closest to the unknown one that an error quotes: its parser says "unknown field `a`, expected one of b, c".
-fn meant(error: &str) -> Option<&str> {
-    let (_, told) = error.split_once("unknown ")?;
-    // The place and the line in question come last, and that line has the unknown word again.
-    let told = told.split(", in \"").next()?.split(" at line ").next()?;
-    let (unknown, known) = told.split_once(", expected ")?;
-    let unknown = unknown.split('`').nth(1)?;
-    let known = known.strip_prefix("one of ").unwrap_or(known).split([',', ' ', '`']);
-    closest(unknown, known.filter(|word| !word.is_empty() && *word != "or"))
+    let remedy = "put it right: until then what was in force goes on, and a daemon that starts has the defaults and is not ready";
+    wrong(ABOUT, error, remedy)
 }

@@ -151,7 +151,7 @@ fn k18_sigterm_ends_it_with_0_announced_and_the_next_start_takes_the_announcemen
 }
 
 #[test]
-fn k19_readyz_and_healthz_tell_every_condition_and_what_was_seen() {
+fn k19_readyz_healthz_and_livez_tell_every_condition_and_what_was_seen() {
     let node = Node::new();
     let _daemon = node.start();
     let names = |path| {
@@ -160,11 +160,12 @@ fn k19_readyz_and_healthz_tell_every_condition_and_what_was_seen() {
         let all = told["conditions"].as_array().unwrap().clone();
         all.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay"]);
-    assert_eq!(
-        names("/healthz"),
-        ["calls", "watchers", "memory", "netlink", "store", "namespaces", "files", "drivers", "pools"]
-    );
+    assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay", "settings"]);
+    let of_engine = ["netlink", "store", "namespaces", "files", "drivers", "pools"];
+    let all = ["calls", "watchers", "memory", "inotify"].into_iter().chain(of_engine);
+    assert_eq!(names("/healthz"), all.collect::<Vec<_>>());
+    // What a restart of the daemon could end.
+    assert_eq!(names("/livez"), ["calls", "watchers", "memory", "netlink", "namespaces"]);
     assert!(node.get("/healthz")["conditions"][2]["reason"].as_str().unwrap().contains(" MiB"));
 }
 
@@ -189,9 +190,38 @@ fn k19_a_daemon_without_its_capabilities_is_not_ready_and_says_which_and_what_to
     drop(daemon);
     let _able = node.start();
     assert_eq!(
-        (exits(&["status", "--ready"]), exits(&["status", "--ready", "--healthy"])),
+        (exits(&["status", "--ready"]), exits(&["status", "--ready", "--healthy", "--alive"])),
         (Some(0), Some(0))
     );
+}
+
+#[test]
+fn r08_a_daemon_that_starts_with_a_refused_configuration_is_not_ready_until_that_is_put_right() {
+    let node = Node::new();
+    let config = node.path("config.yaml");
+    fs::write(&config, "install: {cnii: present}\n").unwrap();
+    let _daemon = node.run();
+    until("it answers", || node.try_get("/readyz").is_some_and(|answer| answer.body.contains(r#""ok":"#)));
+    let unmet = || {
+        let told = node.get("/readyz")["conditions"].as_array().unwrap().clone();
+        told.into_iter().filter(|condition| condition["met"] == false).collect::<Vec<_>>()
+    };
+    until("it lacks that alone", || unmet().len() == 1);
+    assert_eq!(unmet()[0]["name"], "settings");
+    let reason = unmet()[0]["reason"].as_str().unwrap().to_owned();
+    for part in ["refused since the start", "config.yaml:1: ", "cnii", "put it right"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    let asked = |flag: &str| node.ask(&["status", flag]);
+    assert_eq!(asked("--ready").status.code(), Some(1), "a rollout stops here");
+    let told = String::from_utf8_lossy(&asked("--ready").stdout).into_owned();
+    assert!(told.contains("ready: NO\n") && told.contains("\nsettings: refused since the start"), "{told}");
+    assert_eq!(asked("--healthy").status.code(), Some(0), "no restart puts it right");
+    replace(&config, "del: wait\n");
+    until("it is ready", || asked("--ready").status.success());
+    replace(&config, "del: maybe\n");
+    until("it is refused", || node.get("/v1/status")["daemon"]["settingsRefused"].is_string());
+    assert!(asked("--ready").status.success(), "what was in force goes on");
 }
 
 #[test]

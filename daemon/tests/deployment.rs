@@ -7,7 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fairlead_daemon::settings::Settings;
+use fairlead_cni::config::cluster_network::MULTUS_CNI_DIR;
+use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
+use fairlead_daemon::conf_dir::{CONF_DIR, PLUGIN_DIR};
+use fairlead_daemon::node_paths::VFIO_NODES;
+use fairlead_daemon::settings::{
+    Installation, Kubelet, LogFormat, LogLevel, MetricsSettings, Presence, Settings, TlsFiles, keys_of,
+};
+use fairlead_vhost::ovs_dpdk::DatabaseAddress;
 use serde_json::{Value, json};
 
 fn path(of: &str) -> PathBuf {
@@ -28,11 +35,75 @@ fn the_chart_is_what_the_manifests_give() {
     assert!(out.status.success(), "{out:?}");
 }
 
+const DAEMONSET: &str = "deploy/base/daemonset.yaml";
+
+/// The daemon's container in a manifest, or in a component's patch of one.
+fn container(manifest: &str) -> Value {
+    yaml(manifest)["spec"]["template"]["spec"]["containers"][0].clone()
+}
+
+/// Whether a manifest mounts `path` of the host, or a directory above it, at its place below `root`.
+fn mounts(manifest: &str, root: &str, path: &str) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mounts = list(&container(manifest)["volumeMounts"]);
+    let volumes = list(&yaml(manifest)["spec"]["template"]["spec"]["volumes"]);
+    let is_mounted = |directory: &str| {
+        // On every host /var/run leads to /run.
+        let on_host = directory.replacen("/var/run/", "/run/", 1);
+        let is_its = |volume: &Value, mount: &Value| {
+            volume["name"] == mount["name"] && volume["hostPath"]["path"] == on_host
+        };
+        let mut there = mounts.iter().filter(|mount| mount["mountPath"] == format!("{root}{directory}"));
+        there.any(|mount| volumes.iter().any(|volume| is_its(volume, mount)))
+    };
+    Path::new(path).ancestors().filter_map(Path::to_str).filter(|above| *above != "/").any(is_mounted)
+}
+
+#[test]
+fn every_place_of_the_host_that_the_daemon_opens_is_mounted_below_its_host_root() {
+    let arguments = container(DAEMONSET)["args"].clone();
+    let mut arguments = arguments.as_array().unwrap().iter().filter_map(Value::as_str);
+    let root = arguments.find_map(|argument| argument.strip_prefix("--host-root=")).unwrap();
+    let kubelet = |name: &str| Settings::default().kubelet.dir.join(name).display().to_string();
+    let DatabaseAddress::Unix(ovs) = DatabaseAddress::default() else { panic!("OVS is not at a socket") };
+    let places = [
+        (DAEMONSET, CONF_DIR.to_owned()),
+        (DAEMONSET, PLUGIN_DIR.to_owned()),
+        (DAEMONSET, DEFAULT_DATA_DIR.to_owned()),
+        (DAEMONSET, MULTUS_CNI_DIR.to_owned()),
+        (DAEMONSET, "/var/lib/cni/sriov".to_owned()),
+        (DAEMONSET, "/var/lib/cni/results".to_owned()),
+        (DAEMONSET, "/var/run/k8s.cni.cncf.io/devinfo".to_owned()),
+        (DAEMONSET, "/run/k8s.cni.cncf.io/devinfo".to_owned()),
+        (DAEMONSET, "/proc/1".to_owned()),
+        (DAEMONSET, "/proc/sys".to_owned()),
+        (DAEMONSET, kubelet("pod-resources")),
+        ("deploy/components/device-plugins/device-plugins.yaml", kubelet("device-plugins")),
+        ("deploy/components/pods-volumes/pods-volumes.yaml", kubelet("pods")),
+        ("deploy/components/sriov/sriov.yaml", "/run/udev".to_owned()),
+        ("deploy/components/vfio/vfio.yaml", VFIO_NODES.to_owned()),
+        ("deploy/components/ovs-dpdk/ovs.yaml", ovs.display().to_string()),
+    ];
+    for (manifest, place) in places {
+        assert!(mounts(manifest, root, &place), "{manifest} does not mount {place} below {root}");
+    }
+}
+
+#[test]
+fn the_probes_restart_the_daemon_only_for_what_its_restart_ends() {
+    let container = container(DAEMONSET);
+    for (probe, flag) in
+        [("startupProbe", "--alive"), ("readinessProbe", "--ready"), ("livenessProbe", "--alive")]
+    {
+        let command = json!(["/usr/bin/fairleadd", "status", flag]);
+        assert_eq!(container[probe]["exec"]["command"], command, "{probe}");
+    }
+}
+
 #[test]
 fn the_daemon_may_lock_memory_and_choose_its_node_where_uplinks_need_it_and_nowhere_else() {
-    let of_base =
-        &yaml("deploy/base/daemonset.yaml")["spec"]["template"]["spec"]["containers"][0]["securityContext"];
-    let of_base = of_base["capabilities"]["add"].as_array().unwrap();
+    let of_base = &container(DAEMONSET)["securityContext"]["capabilities"]["add"];
+    let of_base = of_base.as_array().unwrap();
     assert!(of_base.contains(&"NET_ADMIN".into()), "{of_base:?}");
     let patches = yaml("deploy/components/vhost-user/uplinks.yaml");
     let place = "/spec/template/spec/containers/0/securityContext/capabilities/add/-";
@@ -102,15 +173,38 @@ fn the_charts_schema_has_every_value_and_every_key_of_the_configuration_and_no_o
     // `global` is a parent chart's, and Helm hands it to every chart below.
     let expected: BTreeSet<String> = keys(&values).into_iter().chain(["global".to_owned()]).collect();
     assert_eq!(keys(&schema["properties"]), expected);
-    for key in ["directories", "resources"] {
-        assert_eq!(keys(&schema["properties"][key]["properties"]), keys(&values[key]), "{key}");
+    for key in ["directories", "resources", "vswitch"] {
+        let of_schema = &schema["properties"][key];
+        assert_eq!(keys(&of_schema["properties"]), keys(&values[key]), "{key}");
+        assert_eq!(of_schema["additionalProperties"], false, "{key}");
     }
     let config = &schema["properties"]["config"];
     let known: BTreeSet<String> = Settings::keys().iter().map(|key| (*key).to_owned()).collect();
     assert_eq!(keys(&config["properties"]), known);
-    for strict in [&schema, config, &schema["properties"]["directories"], &schema["properties"]["resources"]]
-    {
+    for strict in [&schema, config] {
         assert_eq!(strict["additionalProperties"], false, "{strict}");
     }
     assert_eq!(config["properties"]["metrics"]["required"], json!(["listen"]));
+}
+
+#[test]
+fn the_charts_schema_judges_what_a_nodes_network_and_metrics_depend_on_as_the_daemon_does() {
+    let schema = yaml("deploy/helm/fairlead/values.schema.json");
+    let config = &schema["properties"]["config"]["properties"];
+    let metrics = &config["metrics"];
+    for (of_schema, known) in [
+        (&config["install"], keys_of::<Installation>()),
+        (&config["kubelet"], keys_of::<Kubelet>()),
+        (metrics, keys_of::<MetricsSettings>()),
+        (&metrics["properties"]["tls"], keys_of::<TlsFiles>()),
+    ] {
+        let of_schema_keys: BTreeSet<&str> =
+            of_schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(of_schema_keys, known.iter().copied().collect::<BTreeSet<_>>());
+        assert_eq!(of_schema["additionalProperties"], false, "{of_schema}");
+    }
+    let levels = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
+    assert_eq!(config["logLevel"]["enum"], json!(levels));
+    assert_eq!(config["logFormat"]["enum"], json!([LogFormat::Text, LogFormat::Json]));
+    assert_eq!(config["install"]["properties"]["cni"]["enum"], json!([Presence::Present, Presence::Absent]));
 }

@@ -55,6 +55,13 @@ fn each_interface_is_told_allowed_by_its_rule_or_refused_with_the_reason() {
 }
 
 #[test]
+fn a_path_whose_device_comes_with_the_call_is_judged_like_any_other() {
+    let paths = r#"{"cniVersion":"1.1.0","name":"n","type":"fairlead","paths":[{"type":"host-device"},{"type":"macvlan","master":"ens1f0"}]}"#;
+    let (status, told) = check(node("{}").path(), paths, &["--namespace", "shop"]);
+    assert!(status == Some(0) && told.contains("allowed: paths[0] host-device"), "{told}");
+}
+
+#[test]
 fn a_definition_of_another_namespace_is_judged_by_its_own_and_isolation_is_told() {
     let node = node(POLICY);
     let of_radio =

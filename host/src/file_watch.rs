@@ -62,19 +62,34 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Checks the watch: whether its thread is gone or hangs, or the kernel takes no watch. Waits for a second at most.
+    /// Checks that the watch lives, whatever the kernel says to it. Waits for a second at most.
     ///
     /// # Errors
-    /// When changes of files are not seen.
-    pub fn ask(&self) -> Result<(), String> {
+    /// When its thread is gone or hangs.
+    pub fn lives(&self) -> Result<(), String> {
+        self.ask().map(drop)
+    }
+
+    /// Checks that the kernel watches every directory. Waits for a second at most; a watch that does not live cannot say.
+    ///
+    /// # Errors
+    /// When the kernel takes no watch, so that changes of files are not seen. It would take none of a restarted daemon either.
+    pub fn is_armed(&self) -> Result<(), String> {
+        match self.ask() {
+            Ok(Err(error)) => Err(format!("{}: {error}; raise fs.inotify.max_user_watches", self.name)),
+            Ok(Ok(())) | Err(_) => Ok(()),
+        }
+    }
+
+    /// What the watch answers of the kernel, or why it does not answer.
+    fn ask(&self) -> Result<Result<(), String>, String> {
         let (reply, answer) = channel();
         // Whether its thread has ended is seen by the end of the answer's channel.
         let _ = self.messages.send(Message::Pulse(reply));
         let wrong = match answer.recv_timeout(PULSE_LIMIT) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => format!("{error}; raise fs.inotify.max_user_watches"),
-            Err(RecvTimeoutError::Timeout) => "it does not answer; restart fairleadd".to_owned(),
-            Err(RecvTimeoutError::Disconnected) => "its thread has ended; restart fairleadd".to_owned(),
+            Ok(armed) => return Ok(armed),
+            Err(RecvTimeoutError::Timeout) => "it does not answer; restart fairleadd",
+            Err(RecvTimeoutError::Disconnected) => "its thread has ended; restart fairleadd",
         };
         Err(format!("{}: {wrong}", self.name))
     }
@@ -127,7 +142,7 @@ fn is_change(kind: EventKind) -> bool {
     }
 }
 
-fn follow(receiver: &Receiver<Message>, places: &mut Places, changed: impl Fn()) {
+fn follow<W: Watcher>(receiver: &Receiver<Message>, places: &mut Places<W>, changed: impl Fn()) {
     // When the first change came, and when what has changed is reported.
     let mut settled: Option<(Instant, Instant)> = None;
     loop {
@@ -257,7 +272,7 @@ mod tests {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (watch, changes) = watched(one.path());
         watch.follow(vec![other.path().into()]);
-        watch.pulse().ask().unwrap(); // it has
+        watch.pulse().lives().unwrap(); // it has
         fs::write(other.path().join("x"), "1").unwrap();
         changes.recv_timeout(LONG).unwrap();
     }
@@ -267,9 +282,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (watch, _changes) = watched(dir.path());
         let pulse = watch.pulse();
-        assert_eq!(pulse.ask(), Ok(()));
+        assert_eq!((pulse.lives(), pulse.is_armed()), (Ok(()), Ok(())));
         drop(watch);
-        assert_eq!(pulse.ask(), Err("watch-test: its thread has ended; restart fairleadd".into()));
+        assert_eq!(pulse.lives(), Err("watch-test: its thread has ended; restart fairleadd".into()));
         let (began, begun) = channel();
         let (_go_on, held) = channel::<()>();
         let hangs = Watch::new("watch-hung", vec![dir.path().into()], move || {
@@ -279,7 +294,7 @@ mod tests {
         let hangs = hangs.unwrap();
         fs::write(dir.path().join("x"), "1").unwrap();
         begun.recv_timeout(LONG).unwrap();
-        assert_eq!(hangs.pulse().ask(), Err("watch-hung: it does not answer; restart fairleadd".into()));
+        assert_eq!(hangs.pulse().lives(), Err("watch-hung: it does not answer; restart fairleadd".into()));
     }
 
     #[test]
@@ -290,7 +305,7 @@ mod tests {
         let limit = Instant::now() + LONG;
         while changes.try_recv().is_err() {
             assert!(Instant::now() < limit, "it was never reported");
-            watch.pulse().ask().unwrap();
+            watch.pulse().lives().unwrap();
         }
     }
 
@@ -299,8 +314,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut places =
             Places { watcher: Refusing, directories: vec![dir.path().into()], watched: HashSet::new() };
-        let error = places.arm().unwrap_err();
-        assert!(error.starts_with(&format!("{} can't be watched: ", dir.path().display())), "{error}");
+        let (messages, receiver) = channel();
+        let thread = std::thread::spawn(move || follow(&receiver, &mut places, || ()));
+        let pulse = Pulse { name: "watch-test".into(), messages };
+        assert_eq!(pulse.lives(), Ok(()), "a restart would get no watch either");
+        let error = pulse.is_armed().unwrap_err();
+        let begin = format!("watch-test: {} can't be watched: ", dir.path().display());
+        assert!(error.starts_with(&begin) && error.contains("max_user_watches"), "{error}");
+        pulse.messages.send(Message::End).unwrap();
+        thread.join().unwrap();
+        assert_eq!(pulse.is_armed(), Ok(()), "whether it is cannot be known");
     }
 
     #[test]

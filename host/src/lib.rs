@@ -8,7 +8,8 @@
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
 //! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
-//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`], [`time_limit`]).
+//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`],
+//! [`spoken_duration`], [`time_limit`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
@@ -44,6 +45,7 @@ pub mod seam;
 pub mod security_label;
 pub mod shortage;
 pub mod socket_file;
+pub mod spoken_duration;
 pub mod strict_path;
 pub mod time_limit;
 pub mod topology;

@@ -53,6 +53,20 @@ pub fn is_no_socket(error: &io::Error) -> bool {
 /// # Errors
 /// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
 pub fn make_listener(dir: impl AsFd, name: &str, draft: Option<&str>, access: Access) -> io::Result<OwnedFd> {
+    make_served_listener(dir, name, draft, access, |_| Ok(()))
+}
+
+/// The same, and has the listener served before it takes its name: as long as it has none, nobody serves it.
+///
+/// # Errors
+/// Those of [`make_listener`], and what `serve` says. Nothing has the name then that did not have it before.
+pub fn make_served_listener(
+    dir: impl AsFd,
+    name: &str,
+    draft: Option<&str>,
+    access: Access,
+    serve: impl FnOnce(&OwnedFd) -> io::Result<()>,
+) -> io::Result<OwnedFd> {
     // What is no socket stays.
     exists(&dir, name)?;
     let listener = unix_socket()?;
@@ -68,6 +82,7 @@ pub fn make_listener(dir: impl AsFd, name: &str, draft: Option<&str>, access: Ac
     let made = listen(&listener, BACKLOG)
         .map_err(io::Error::from)
         .and_then(|()| let_connect(&dir, &beside, access))
+        .and_then(|()| serve(&listener))
         .and_then(|()| renameat(&dir, &beside, &dir, name).map_err(io::Error::from));
     made.inspect_err(|_| {
         let _ = unlinkat(&dir, &beside, AtFlags::empty());
@@ -195,6 +210,13 @@ mod tests {
             assert_eq!(names(&long), ["net1.sock"], "nothing is left beside it");
             connect_to(&dir, "net1.sock").unwrap();
         }
+        let serve = |_: &OwnedFd| {
+            assert_eq!(names(&long).len(), 2, "the old one, and the new one under another name");
+            Err(io::Error::other("not served"))
+        };
+        let access = Access::WhoeverWritesThere;
+        make_served_listener(&dir, "net1.sock", None, access, serve).unwrap_err();
+        assert_eq!(names(&long), ["net1.sock"]);
         assert_eq!(connect_to(&dir, "net1.sock").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(exists(&dir, "net1.sock").unwrap());
         assert!(remove(&dir, "net1.sock").unwrap() && remove(&dir, "net1.sock").unwrap());

@@ -40,7 +40,7 @@ impl From<EnvironmentError> for CniError {
 impl From<ConfigError> for CniError {
     fn from(bad: ConfigError) -> CniError {
         let (code, remedy) = match &bad {
-            ConfigError::Name(error) => return error.clone(),
+            ConfigError::TooOld(error) | ConfigError::Name(error) => return error.clone(),
             ConfigError::Unreadable(_) => (Code::Io, "the runtime must give it by a pipe or a file"),
             ConfigError::Empty => (Code::Decode, "the runtime must write it and close standard input"),
             ConfigError::Endless(_) => (Code::Decode, "the runtime must close standard input after it"),
@@ -48,7 +48,7 @@ impl From<ConfigError> for CniError {
                 (Code::Decode, "correct the network's configuration file")
             }
             ConfigError::TooLarge => (Code::InvalidConfig, "make the network's configuration smaller"),
-            ConfigError::Version(_) | ConfigError::TooOld { .. } => (
+            ConfigError::Version(_) => (
                 Code::IncompatibleVersion,
                 "known are 0.1.0 to 1.1.0; correct cniVersion in the network's configuration",
             ),

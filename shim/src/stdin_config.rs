@@ -44,15 +44,8 @@ pub(crate) enum ConfigError {
     #[error("the configuration's cniVersion {0:?} is not supported")]
     Version(String),
     /// The command does not exist in the configuration's version.
-    #[error("{} needs cniVersion {needed}, and the configuration is of version {found}", .command.name())]
-    TooOld {
-        /// The command of the call.
-        command: Command,
-        /// The first version that has it.
-        needed: CniVersion,
-        /// The configuration's version.
-        found: CniVersion,
-    },
+    #[error("{0}")]
+    TooOld(CniError),
     /// The name is missing or outside the grammar.
     #[error("{0}")]
     Name(CniError),
@@ -146,14 +139,7 @@ pub(crate) fn check(config: &str, command: Command) -> Result<(), ConfigError> {
     let outline = Outline::of(config)?;
     let version = outline.version.unwrap_or_default();
     let found = CniVersion::parse(&version).ok_or_else(|| ConfigError::Version(version.into_owned()))?;
-    let needed = match command {
-        Command::Check => CniVersion::V0_4_0,
-        Command::Gc | Command::Status => CniVersion::V1_1_0,
-        Command::Add | Command::Del => CniVersion::V0_1_0,
-    };
-    if found < needed {
-        return Err(ConfigError::TooOld { command, needed, found });
-    }
+    found.must_have(command).map_err(ConfigError::TooOld)?;
     let name = outline.name.unwrap_or_default();
     names::network_name(&name).map_err(ConfigError::Name)
 }

@@ -123,6 +123,13 @@ impl ConfList {
         self.plugins.get(index).is_some_and(|plugin| plugin.capabilities.iter().any(|c| c == capability))
     }
 
+    /// Gives every plugin the capability, whether or not its text declares it.
+    pub fn declare(&mut self, capability: &str) {
+        for plugin in &mut self.plugins {
+            plugin.capabilities.push(capability.to_owned());
+        }
+    }
+
     /// Whether plugin `index` has addresses from an IPAM.
     pub fn has_ipam(&self, index: usize) -> bool {
         let is_ipam = |(name, value): (&String, &Value)| {

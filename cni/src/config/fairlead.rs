@@ -140,7 +140,8 @@ fn read_path(whole: &Map<String, Value>, path: &Value) -> Result<NetConf, CniErr
         "macvlan" => Macvlan::parse(&conf).map(drop),
         "ipvlan" => Ipvlan::parse(&conf).map(drop),
         "vlan" => Vlan::parse(&conf).map(drop),
-        "host-device" => HostDevice::parse(&conf).map(drop),
+        // The device may come with the call: as with sriov, that there is none shows when the path is tried.
+        "host-device" => HostDevice::read(&conf).map(drop),
         "sriov" => Sriov::parse(&conf).map(drop),
         "vhost-user" => VhostUser::parse(&conf).map(drop),
         // The kinds read the values when the path is tried.

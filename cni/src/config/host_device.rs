@@ -1,6 +1,6 @@
 //! Type `host-device`: moves an interface of the host into the pod.
 
-use super::NetConf;
+use super::{Loopback, NetConf};
 use crate::error::{CniError, Code};
 use crate::names::shown;
 
@@ -31,10 +31,17 @@ pub enum Device {
 impl HostDevice {
     /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong or missing value.
     pub fn parse(conf: &NetConf) -> Result<HostDevice, CniError> {
-        HostDevice::read(conf)?.ok_or_else(|| {
+        let read = HostDevice::read(conf)?.ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "host-device names no device")
                 .with("specify one of \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or have the runtime pass deviceID")
-        })
+        })?;
+        // A device with a user-space driver is not moved, whatever "device" says.
+        if read.bus_id.is_none() && matches!(&read.device, Device::Name(name) if name == Loopback::IFNAME) {
+            let msg = "\"device\" is \"lo\", and the loopback interface cannot be lent to a pod";
+            return Err(CniError::new(Code::InvalidConfig, msg)
+                .with("name another device: a pod has a \"lo\" of its own"));
+        }
+        Ok(read)
     }
 
     /// The same; `None` where nobody names a device yet, as long as the runtime has not passed the one that it gives the pod.

@@ -20,6 +20,10 @@ use crate::version::CniVersion;
 /// The directory of the allocations when `dataDir` is absent.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
+/// The remedy for requested addresses that no ADD gets.
+const ASK_INSIDE: &str =
+    "ask for addresses inside the network's ranges, at most one of each range set, and not the gateway";
+
 /// The configuration of IPAM `host-local`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLocal {
@@ -69,11 +73,50 @@ impl HostLocal {
         check_overlaps(&ranges)?;
         Ok(HostLocal {
             ranges,
-            routes: ipam.each("routes", |item| RouteConfig::read(&item))?,
+            routes: ipam.each("routes", |item| RouteConfig::read_configured(&item))?,
             data_dir: ipam.text("dataDir")?.unwrap_or_else(|| DEFAULT_DATA_DIR.to_owned()),
             resolv_conf: ipam.text("resolvConf")?,
             requested: requested(conf, args)?,
         })
+    }
+
+    /// Refuses a configuration by which every ADD fails: a range set whose only address is the gateway, and requested addresses that are
+    /// the gateway, in no range, or two in one set. The reference plugin reads it, and refuses each ADD in these words.
+    ///
+    /// # Errors
+    /// Code 7.
+    pub fn must_be_possible(&self) -> Result<(), CniError> {
+        let mut requested: Vec<IpAddr> = Vec::new();
+        for ip in &self.requested {
+            if !requested.contains(ip) {
+                requested.push(*ip);
+            }
+        }
+        for (at, set) in self.ranges.iter().enumerate() {
+            let refused = |why: String, remedy: &str| {
+                let msg = format!("failed to allocate for range {at}: {why}");
+                Err(CniError::new(Code::InvalidConfig, msg).with(remedy))
+            };
+            let wanted =
+                requested.iter().position(|ip| set.contains(*ip)).map(|found| requested.remove(found));
+            match wanted {
+                Some(ip) if set.range_of(ip).is_some_and(|range| range.gateway == ip) => {
+                    return refused(format!("requested ip {ip} is subnet's gateway"), ASK_INSIDE);
+                }
+                None if set.0.iter().all(Range::is_gateway_alone) => {
+                    let why =
+                        format!("no IP addresses available in range set: {set}, which is the gateway alone");
+                    return refused(why, "widen the range, or give \"gateway\" another address");
+                }
+                Some(_) | None => {}
+            }
+        }
+        if requested.is_empty() {
+            return Ok(());
+        }
+        let left: Vec<String> = requested.iter().map(ToString::to_string).collect();
+        let msg = format!("failed to allocate all requested IPs: {}", left.join(" "));
+        Err(CniError::new(Code::InvalidConfig, msg).with(ASK_INSIDE))
     }
 }
 
@@ -247,6 +290,11 @@ impl Range {
             return Err(bad(&format!("rangeStart {} comes after rangeEnd {}", range.start, range.end)));
         }
         Ok(range)
+    }
+
+    /// Whether the gateway, which is never allocated, is all that is in it.
+    fn is_gateway_alone(&self) -> bool {
+        self.start == self.gateway && self.end == self.gateway
     }
 
     /// Whether the address lies between start and end, both included.

@@ -12,7 +12,7 @@ use crate::args::Args;
 use crate::error::{CniError, Code};
 use crate::go_json::{Fields, Item};
 use crate::names::shown;
-use crate::result::{Dns, RouteConfig};
+use crate::result::{Dns, RouteConfig, must_be_assignable};
 use crate::version::CniVersion;
 
 /// The configuration of IPAM `static`.
@@ -57,9 +57,10 @@ impl StaticIpam {
         };
         check_families(&addresses, conf.version)?;
         check_duplicates(&addresses)?;
+        addresses.iter().try_for_each(|one| must_be_assignable(&one.address))?;
         Ok(StaticIpam {
             addresses,
-            routes: ipam.each("routes", |item| RouteConfig::read(&item))?,
+            routes: ipam.each("routes", |item| RouteConfig::read_configured(&item))?,
             dns: dns(&ipam)?,
         })
     }

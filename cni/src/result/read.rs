@@ -115,8 +115,8 @@ fn index(fields: &Fields<'_>, interfaces: usize) -> Result<Option<usize>, CniErr
 }
 
 impl RouteConfig {
-    /// Reads a route of a result or of an IPAM configuration.
-    pub(crate) fn read(item: &Item<'_>) -> Result<RouteConfig, CniError> {
+    /// Reads a route of a result.
+    fn read(item: &Item<'_>) -> Result<RouteConfig, CniError> {
         let fields = item.object()?;
         Ok(RouteConfig {
             dst: fields
@@ -129,6 +129,13 @@ impl RouteConfig {
             table: fields.unsigned("table")?,
             scope: fields.unsigned("scope")?,
         })
+    }
+
+    /// Reads a route of an IPAM configuration, which is to be one that there can be.
+    pub(crate) fn read_configured(item: &Item<'_>) -> Result<RouteConfig, CniError> {
+        let route = RouteConfig::read(item)?;
+        route.must_have_possible_gateway()?;
+        Ok(route)
     }
 }
 

@@ -37,26 +37,26 @@ impl FinishedCall {
 impl Shared {
     /// Carries a queued call out; `None` where it was not begun because its caller has gone or its deadline has
     /// passed.
-    pub(super) fn carry_out(&self, job: QueuedCall) -> Option<FinishedCall> {
-        let durable = job.outlives_its_caller();
-        if job.waiting.gone.get() && !durable {
+    pub(super) fn carry_out(&self, call: QueuedCall) -> Option<FinishedCall> {
+        let durable = call.outlives_its_caller();
+        if call.waiting.gone.get() && !durable {
             return None;
         }
-        if !durable && Instant::now() >= job.waiting.deadline {
+        if !durable && Instant::now() >= call.waiting.deadline {
             // The caller's task may have answered so itself already.
-            if job.progress.advance(WITHDRAWN) {
-                let _ = job.answer.send(Outcome::TooLate);
+            if call.progress.advance(WITHDRAWN) {
+                let _ = call.answer.send(Outcome::TooLate);
             }
             return None;
         }
         // The caller's task may have withdrawn the call meanwhile: whoever advances it first decides.
-        if !job.progress.advance(BEGUN) {
+        if !call.progress.advance(BEGUN) {
             return None;
         }
-        let (reply, receipt, done) = self.perform(job.call, job.waiting);
+        let (reply, receipt, done) = self.perform(call.prepared, call.waiting);
         // Where nobody waits any more, the receipt in the outcome is dropped and so reports that the answer was
         // lost.
-        let _ = job.answer.send(Outcome::Reply(reply, receipt));
+        let _ = call.answer.send(Outcome::Reply(reply, receipt));
         Some(done)
     }
 

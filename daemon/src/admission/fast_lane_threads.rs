@@ -1,4 +1,4 @@
-//! The fast line's threads: how many there are, and since when each is at work. A pure state machine.
+//! The fast lane's threads: how many there are, and since when each is at work. A pure state machine.
 //!
 //! Invariant: as many threads as configured are idle or busy with a short call. A thread whose call takes long
 //! (another process holds a lock, the kernel waits) is stuck and does not count. Another thread is then made for
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::Limits;
 
-/// The time after which a call of the fast line counts as stuck. Nearly all calls take less than 5 ms.
+/// The time after which a call in the fast lane counts as stuck. Nearly all calls take less than 5 ms.
 pub(super) const STUCK: Duration = Duration::from_millis(50);
 
-/// The threads of the fast line: how many exist, and which calls they are at work on.
+/// The threads of the fast lane: how many exist, and which calls they are at work on.
 #[derive(Debug, Default)]
 pub(super) struct WorkerThreads {
     pub(super) threads: usize,
@@ -31,7 +31,7 @@ impl WorkerThreads {
         self.begun.remove(&number);
     }
 
-    /// Whether any call of the fast line is at work.
+    /// Whether any call is at work in the fast lane.
     pub(super) fn is_at_work(&self) -> bool {
         !self.begun.is_empty()
     }

@@ -1,14 +1,15 @@
 //! Decides when each call is carried out: a bounded number at a time, the others in order behind them.
 //!
-//! Calls run on threads made for them, never on the server's. [`Lane::Fast`] has a few threads, and one more for
-//! each that is stuck while calls wait. [`Lane::Slow`] gets threads on demand. STATUS has a thread of its own.
-//! Each call is answered exactly once.
+//! Calls run on threads made for them, never on the server's. A group of such threads is a lane, and the calls that wait for one of them
+//! stand in its line. The fast lane has a few threads, and one more for each that is stuck while calls wait. The slow lane gets threads on
+//! demand. STATUS has a thread of its own. Each call is answered exactly once.
 //!
 //! A queued call whose caller has hung up is dropped unexecuted; DEL and GC always go on. Before
 //! [`Admission::open`] every call is held in order; after [`Admission::stop`] none is begun.
 
 mod execution;
 mod fast_lane_threads;
+mod line_threads;
 mod queue;
 mod queued_call;
 #[cfg(test)]
@@ -21,17 +22,14 @@ use std::time::{Duration, Instant};
 use fairlead_cni::wire::{Command, Request};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
-use tracing::error;
 
 pub use self::execution::FinishedCall;
 pub(crate) use self::execution::serve_catching_panics;
-use fairlead_host::scheduling::prefer_this_thread;
-
 use self::fast_lane_threads::WorkerThreads;
 use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
-use self::queued_call::{CallProgress, Delivery, Preparation, QueuedCall, UnqueuedCall, outlives_its_caller};
+use self::queued_call::{CallProgress, Delivery, Preparation, UnqueuedCall, outlives_its_caller};
 use crate::call::{CallerGone, Reply, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
@@ -50,8 +48,6 @@ const CONFIRMED_AT_LATEST: Duration = Duration::from_millis(100);
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 /// So many calls of the fast line are carried out in some 30 ms on two processors.
 const SHORT_LINE: usize = 64;
-/// The time after which an idle thread of the slow lane ends.
-const SLOW_IDLE: Duration = Duration::from_secs(10);
 
 /// How many calls are carried out and queued at once.
 #[derive(Debug, Clone, Copy)]
@@ -65,9 +61,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How many calls of the slow line may be at work that are no DELs. An eighth of its threads, one at least, is left to those: ADDs that
+    /// How many calls that are no DELs may be at work in the slow lane. An eighth of its threads, one at least, is left to DELs: ADDs that
     /// wait for what does not come would have all.
-    fn slow_others(&self) -> usize {
+    fn most_slow_without_dels(&self) -> usize {
         self.slow.saturating_sub((self.slow / 8).max(1)).max(1)
     }
 }
@@ -92,8 +88,8 @@ struct AdmissionState {
     inline: usize,
     slow_threads: usize,
     slow_idle: usize,
-    /// How many calls of the slow line are at work that are no DELs.
-    slow_others: usize,
+    /// How many calls that are no DELs are at work in the slow lane.
+    slow_without_dels: usize,
 }
 
 impl AdmissionState {
@@ -102,7 +98,7 @@ impl AdmissionState {
         self.open && !self.stopping && !self.queue.has(Line::Fast)
     }
 
-    /// Whether a call of the fast line is carried out or waits.
+    /// Whether a call is carried out in the fast lane, or waits in its line.
     fn is_at_work(&self) -> bool {
         self.inline > 0 || self.workers.is_at_work() || self.queue.has(Line::Fast)
     }
@@ -110,7 +106,7 @@ impl AdmissionState {
 
 struct Shared {
     state: Mutex<AdmissionState>,
-    /// What the idle threads of each line wait on.
+    /// What the idle threads of each lane wait on.
     work: [Condvar; 3],
     idle: Condvar,
     service: OnceLock<Arc<dyn Service>>,
@@ -218,13 +214,13 @@ impl Admission {
         let (gone, progress) = (CallerGone::default(), CallProgress::default());
         let waiting = Waiting { arrived, deadline, gone: gone.clone() };
         let admission = self.clone();
-        let job = UnqueuedCall { call, waiting, progress: progress.clone(), answer: sender };
+        let call = UnqueuedCall { call, waiting, progress: progress.clone(), answer: sender };
         let submitted = SubmittedCall { answer, progress, gone, durable, admission, line, deadline };
-        self.enqueue(job);
+        self.enqueue(call);
         submitted
     }
 
-    /// How many threads that accept connections may carry calls out: as many as the fast line has.
+    /// How many threads that accept connections may carry calls out: as many as the fast lane has.
     pub fn threads_here(&self) -> usize {
         self.0.limits.fast
     }
@@ -304,23 +300,23 @@ impl Admission {
         }
     }
 
-    fn enqueue(&self, job: UnqueuedCall) {
+    fn enqueue(&self, call: UnqueuedCall) {
         let mut state = self.0.lock();
         let refused = if state.stopping {
             Outcome::NotBegun
         } else if state.queue.len() + state.held.len() >= self.0.limits.queued {
             Outcome::Full
         } else if let Some(service) = self.0.service.get().filter(|_| state.open) {
-            let woken = state.queue.push(job.prepared(service));
+            let woken = state.queue.push(call.prepared(service));
             self.0.update_gauges(&state);
             return self.wake(state, woken);
         } else {
-            state.held.push(job);
+            state.held.push(call);
             return;
         };
         drop(state);
         // It fails only where the caller has gone, and then nobody is to be told.
-        let _ = job.answer.send(refused);
+        let _ = call.answer.send(refused);
     }
 
     /// Holds every ADD of this attachment back until [`Admission::release`], because a spooled DEL of it is not
@@ -348,11 +344,11 @@ impl Admission {
     pub fn stop(&self) {
         let mut state = self.0.lock();
         state.stopping = true;
-        let queued = state.queue.drain(|job| job.outlives_its_caller() && job.waiting.gone.get());
+        let queued = state.queue.drain(|call| call.outlives_its_caller() && call.waiting.gone.get());
         let held = std::mem::take(&mut state.held);
         drop(state);
-        let held = held.into_iter().map(|job| job.answer);
-        for answer in queued.into_iter().map(|job| job.answer).chain(held) {
+        let held = held.into_iter().map(|call| call.answer);
+        for answer in queued.into_iter().map(|call| call.answer).chain(held) {
             let _ = answer.send(Outcome::NotBegun);
         }
         self.0.work.iter().for_each(wake_all);
@@ -367,83 +363,6 @@ impl Admission {
         !busy(&mut state)
     }
 
-    /// Releases the lock and then wakes the lines that have got work: a thread that is woken earlier would only
-    /// wait for the lock.
-    fn wake(&self, mut state: MutexGuard<'_, AdmissionState>, lines: impl IntoIterator<Item = Line>) {
-        let lines = lines.into_iter().map(|line| self.ensure_thread(&mut state, line));
-        let lines: [Option<Line>; 3] = {
-            let mut set = [None; 3];
-            lines.for_each(|line| set[line as usize] = Some(line));
-            set
-        };
-        drop(state);
-        for line in lines.into_iter().flatten() {
-            self.0.work[line as usize].notify_one();
-        }
-    }
-
-    /// Has what nobody wants any more taken out of the slow line. A DEL of its container may stand behind it, and all threads may wait.
-    fn take_out_withdrawn(&self) {
-        let state = self.0.lock();
-        if state.slow_others >= self.0.limits.slow_others() && state.queue.has(Line::Slow) {
-            self.wake(state, [Line::Slow]);
-        }
-    }
-
-    /// Makes a thread for the slow line where none is idle.
-    fn ensure_thread(&self, state: &mut AdmissionState, line: Line) -> Line {
-        if line == Line::Slow && state.slow_idle == 0 && state.slow_threads < self.0.limits.slow {
-            state.slow_threads += 1;
-            if let Err(error) = self.spawn(format!("slow-{}", state.slow_threads - 1), line) {
-                // Nothing is lost: the call stays in line for the threads that exist.
-                state.slow_threads -= 1;
-                error!(%error, "no further thread for calls that start other programs");
-            }
-        }
-        line
-    }
-
-    /// Makes a further thread for the fast line where a call waits because others are stuck.
-    fn add_thread_if_stuck(&self) {
-        let mut state = self.0.lock();
-        if state.queue.has(Line::Fast) && state.workers.needs_another(&self.0.limits, Instant::now()) {
-            match self.spawn(format!("call-{}", state.workers.threads), Line::Fast) {
-                Ok(()) => state.workers.threads += 1,
-                Err(error) => error!(%error, "no further thread for calls that wait behind slow ones"),
-            }
-        }
-    }
-
-    fn spawn(&self, name: String, line: Line) -> std::io::Result<()> {
-        let admission = self.clone();
-        std::thread::Builder::new().name(name).spawn(move || admission.work(line)).map(drop)
-    }
-
-    fn work(&self, line: Line) {
-        prefer_this_thread();
-        while let Some(job) = self.next(line) {
-            let (number, is_counted) = (job.number, line == Line::Slow && !job.is_del());
-            self.carry_out(job, |state| {
-                state.workers.end(number);
-                state.slow_others -= usize::from(is_counted);
-            });
-        }
-    }
-
-    /// Carries a queued call out, and lets the next one of its container go on; `end`: the thread is not at work on it any more.
-    fn carry_out(&self, job: QueuedCall, end: impl FnOnce(&mut AdmissionState)) {
-        let container = job.call.request().container_id.clone();
-        let done = self.0.carry_out(job);
-        let mut state = self.0.lock();
-        end(&mut state);
-        let woken = state.queue.finish(&container);
-        self.wake(state, woken);
-        match &done {
-            Some(done) => self.counted(done),
-            None => self.ended(),
-        }
-    }
-
     /// Counts a call as over once it is on record as answered.
     fn ended(&self) {
         let mut state = self.0.lock();
@@ -454,55 +373,6 @@ impl Admission {
             // Idle threads end only when nothing is at work, so they have to look again now.
             if state.stopping {
                 self.0.work.iter().for_each(wake_all);
-            }
-        }
-    }
-
-    /// Waits for the next call of a line; `None` when this thread is not needed any more.
-    fn next(&self, line: Line) -> Option<QueuedCall> {
-        let mut state = self.0.lock();
-        if line == Line::Fast && state.workers.has_one_too_many(&self.0.limits, Instant::now()) {
-            state.workers.threads -= 1;
-            return None;
-        }
-        loop {
-            let mut woken = Vec::new();
-            let all_others = line == Line::Slow && state.slow_others >= self.0.limits.slow_others();
-            let job =
-                if all_others { state.queue.pop_first(line) } else { state.queue.pop(line, &mut woken) };
-            for line in woken {
-                let line = self.ensure_thread(&mut state, line);
-                self.0.work[line as usize].notify_one();
-            }
-            if let Some(job) = job {
-                state.running += 1;
-                state.slow_others += usize::from(line == Line::Slow && !job.is_del());
-                if line == Line::Fast {
-                    state.workers.begin(job.number, Instant::now());
-                } else if state.queue.has(line) {
-                    // Calls that came while this thread was being woken saw it idle, and no other was made for them.
-                    let line = self.ensure_thread(&mut state, line);
-                    self.0.work[line as usize].notify_one();
-                }
-                self.0.update_gauges(&state);
-                return Some(job);
-            }
-            if state.stopping && state.running == 0 && state.queue.len() == 0 {
-                return None;
-            }
-            let condvar = &self.0.work[line as usize];
-            if line == Line::Slow {
-                let limit = if state.slow_threads > 1 { SLOW_IDLE } else { Duration::MAX };
-                state.slow_idle += 1;
-                let timeout = condvar.wait_for(&mut state, limit);
-                state.slow_idle -= 1;
-                // A call that came at that moment saw this thread idle, and no other was made for it.
-                if timeout.timed_out() && state.slow_threads > 1 && !state.queue.has(line) {
-                    state.slow_threads -= 1;
-                    return None;
-                }
-            } else {
-                condvar.wait(&mut state);
             }
         }
     }

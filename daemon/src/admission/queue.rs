@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use fairlead_cni::wire::{Command, Request};
 
-use super::QueuedCall;
+use super::queued_call::QueuedCall;
 
-/// A line of calls with threads of its own.
+/// A line of calls, which wait for the threads of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
     /// For calls that only talk to the kernel.
@@ -59,25 +59,25 @@ impl Queue {
     }
 
     /// Puts a call at the end; returns the line that has got work by it.
-    pub(super) fn push(&mut self, mut job: QueuedCall) -> Option<Line> {
-        job.number = self.next;
+    pub(super) fn push(&mut self, mut call: QueuedCall) -> Option<Line> {
+        call.number = self.next;
         self.next += 1;
         self.len += 1;
-        self.place(job)
+        self.place(call)
     }
 
-    fn place(&mut self, job: QueuedCall) -> Option<Line> {
-        let container = &job.call.request().container_id;
+    fn place(&mut self, call: QueuedCall) -> Option<Line> {
+        let container = &call.request().container_id;
         // GC and STATUS are for no container: no call waits behind them.
         if !container.is_empty() {
             if let Some(behind) = self.containers.get_mut(container) {
-                behind.insert(job.number, job);
+                behind.insert(call.number, call);
                 return None;
             }
             self.containers.insert(container.clone(), BTreeMap::new());
         }
-        let line = job.line;
-        self.lines[line as usize].insert(job.number, job);
+        let line = call.line;
+        self.lines[line as usize].insert(call.number, call);
         Some(line)
     }
 
@@ -96,14 +96,14 @@ impl Queue {
     /// Takes the next call of a line. The caller must [`Queue::finish`] its container. `woken` collects the lines
     /// that get work because a blocked ADD is parked.
     pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<QueuedCall> {
-        while let Some((_, job)) = self.lines[line as usize].pop_first() {
-            if !self.must_park(&job) {
+        while let Some((_, call)) = self.lines[line as usize].pop_first() {
+            if !self.must_park(&call) {
                 self.len -= 1;
-                return Some(job);
+                return Some(call);
             }
             // A parked ADD gives its container up: a DEL behind it must not wait for the spool.
-            woken.extend(self.finish(&job.call.request().container_id));
-            self.parked.push(job);
+            woken.extend(self.finish(&call.request().container_id));
+            self.parked.push(call);
         }
         None
     }
@@ -111,15 +111,15 @@ impl Queue {
     /// Takes the first call of a line that goes before those that wait. The caller must [`Queue::finish`] its container.
     pub(super) fn pop_first(&mut self, line: Line) -> Option<QueuedCall> {
         let calls = &mut self.lines[line as usize];
-        let number = *calls.iter().find(|(_, job)| job.goes_first())?.0;
+        let number = *calls.iter().find(|(_, call)| call.goes_first())?.0;
         self.len -= 1;
         calls.remove(&number)
     }
 
-    fn must_park(&self, job: &QueuedCall) -> bool {
+    fn must_park(&self, call: &QueuedCall) -> bool {
         !self.blocked.is_empty()
-            && job.call.request().command == Command::Add
-            && self.blocked.contains_key(&pod_interface_of(job.call.request()))
+            && call.request().command == Command::Add
+            && self.blocked.contains_key(&pod_interface_of(call.request()))
     }
 
     /// Ends the call of a container: the next call of that container enters its line.
@@ -128,12 +128,12 @@ impl Queue {
             return None;
         }
         let behind = self.containers.get_mut(container)?;
-        let Some((number, job)) = behind.pop_first() else {
+        let Some((number, call)) = behind.pop_first() else {
             self.containers.remove(container);
             return None;
         };
-        let line = job.line;
-        self.lines[line as usize].insert(number, job);
+        let line = call.line;
+        self.lines[line as usize].insert(number, call);
         Some(line)
     }
 
@@ -154,29 +154,29 @@ impl Queue {
             None => return Vec::new(),
         };
         let (free, still): (Vec<QueuedCall>, Vec<QueuedCall>) =
-            self.parked.drain(..).partition(|job| pod_interface_of(job.call.request()) == *attachment);
+            self.parked.drain(..).partition(|call| pod_interface_of(call.request()) == *attachment);
         self.parked = still;
-        free.into_iter().filter_map(|job| self.place(job)).collect()
+        free.into_iter().filter_map(|call| self.place(call)).collect()
     }
 
     /// Takes out every call for which `keep` is false, in order of arrival.
     pub(super) fn drain(&mut self, keep: impl Fn(&QueuedCall) -> bool) -> Vec<QueuedCall> {
         let mut all: BTreeMap<u64, QueuedCall> = BTreeMap::new();
         for line in &mut self.lines {
-            for (number, job) in std::mem::take(line) {
-                if let Some(behind) = self.containers.remove(&job.call.request().container_id) {
+            for (number, call) in std::mem::take(line) {
+                if let Some(behind) = self.containers.remove(&call.request().container_id) {
                     all.extend(behind);
                 }
-                all.insert(number, job);
+                all.insert(number, call);
             }
         }
         // Those behind a call at work. Its container stays until that call is finished.
         all.extend(self.containers.values_mut().flat_map(std::mem::take));
-        all.extend(self.parked.drain(..).map(|job| (job.number, job)));
+        all.extend(self.parked.drain(..).map(|call| (call.number, call)));
         let (kept, out): (Vec<QueuedCall>, Vec<QueuedCall>) = all.into_values().partition(keep);
         self.len = kept.len();
-        for job in kept {
-            self.place(job);
+        for call in kept {
+            self.place(call);
         }
         out
     }

@@ -139,7 +139,9 @@ impl UnqueuedCall {
     pub(super) fn prepared(self, service: &Arc<dyn Service>) -> QueuedCall {
         let UnqueuedCall { call, waiting, progress, answer } = self;
         match call.0 {
-            Preparation::Done(call, line) => QueuedCall { number: 0, call, line, waiting, progress, answer },
+            Preparation::Done(prepared, line) => {
+                QueuedCall { number: 0, prepared, line, waiting, progress, answer }
+            }
             Preparation::Missing(request) => {
                 let call = ArrivedCall(Preparation::by(service, *request));
                 UnqueuedCall { call, waiting, progress, answer }.prepared(service)
@@ -152,7 +154,7 @@ impl UnqueuedCall {
 #[derive(Debug)]
 pub(super) struct QueuedCall {
     pub(super) number: u64,
-    pub(super) call: Arc<dyn PreparedCall>,
+    pub(super) prepared: Arc<dyn PreparedCall>,
     pub(super) line: Line,
     pub(super) waiting: Waiting,
     pub(super) progress: CallProgress,
@@ -160,9 +162,14 @@ pub(super) struct QueuedCall {
 }
 
 impl QueuedCall {
+    /// The request as the executable sent it.
+    pub(super) fn request(&self) -> &Request {
+        self.prepared.request()
+    }
+
     /// Whether it takes something down, which what asks for more must not hold up.
     pub(super) fn is_del(&self) -> bool {
-        self.call.request().command == Command::Del
+        self.request().command == Command::Del
     }
 
     /// Whether it is begun past calls that wait: a DEL, and what nobody wants any more, behind which its container's DEL may stand.
@@ -172,7 +179,7 @@ impl QueuedCall {
 
     /// Whether the call goes on without its caller.
     pub(super) fn outlives_its_caller(&self) -> bool {
-        outlives_its_caller(self.call.request())
+        outlives_its_caller(self.request())
     }
 }
 
@@ -216,7 +223,7 @@ impl SubmittedCall {
     }
 
     /// Waits for the answer until the call is seen to be begun, or its deadline passes. Checks now and then that
-    /// a call of the fast line is not held up by stuck ones.
+    /// a call in the fast line is not held up by stuck ones.
     async fn until_begun(&mut self) -> Option<Result<Outcome, RecvError>> {
         while self.line == Line::Fast && self.progress.0.load(Ordering::Acquire) == WAITING {
             let look = Instant::now() + STUCK;

@@ -4,14 +4,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 
-use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::WIRE;
 use fairlead_cni::{CniVersion, Code};
-use serde_json::Value;
 
 use super::*;
-use crate::call::{Lane, PodNetwork, PreparedCall, Reply};
-use crate::store::Key;
+use crate::call::fake_service::FakeService;
+use crate::call::{Lane, Reply};
 
 /// Serves `wait:<ms>` by waiting, `slow:…` on the slow lane, `panic` by panicking; keeps what it was asked, in order.
 #[derive(Default)]
@@ -27,80 +25,36 @@ struct Fake {
     hangs: Mutex<()>,
 }
 
-struct FakeCall(Arc<Fake>, Request);
-
-impl PreparedCall for FakeCall {
-    fn request(&self) -> &Request {
-        &self.1
-    }
-
-    fn conf(&self) -> Option<&NetConf> {
-        None
-    }
-
-    fn lane(&self) -> Lane {
-        if self.1.config.starts_with("slow:") { Lane::Slow } else { Lane::Fast }
-    }
-
-    fn serve(&self, _: Waiting) -> Reply {
-        let FakeCall(fake, request) = self;
-        fake.log.lock().push(format!("{} {}", request.command.name(), request.args));
-        if !request.container_id.is_empty() && !fake.inside.lock().insert(request.container_id.clone()) {
-            fake.overlaps.fetch_add(1, Ordering::Relaxed);
+impl FakeService for Fake {
+    fn answer(&self, request: &Request) -> Reply {
+        self.log.lock().push(format!("{} {}", request.command.name(), request.args));
+        if !request.container_id.is_empty() && !self.inside.lock().insert(request.container_id.clone()) {
+            self.overlaps.fetch_add(1, Ordering::Relaxed);
         }
         assert_ne!(request.config, "panic", "as asked");
         if request.config.ends_with("hangs") {
-            drop(fake.hangs.lock());
+            drop(self.hangs.lock());
         } else if let Some((_, ms)) = request.config.split_once(':') {
             sleep(Duration::from_millis(ms.parse().unwrap()));
         }
-        fake.inside.lock().remove(&request.container_id);
+        self.inside.lock().remove(&request.container_id);
         Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
     }
 
-    fn delivered(&self) {
-        self.0.confirmed.lock().push(self.1.args.clone());
+    fn lane_of(&self, request: &Request) -> Lane {
+        if request.config.starts_with("slow:") { Lane::Slow } else { Lane::Fast }
     }
 
-    fn count_phases(&self) {}
-
-    fn answered(&self, delivered: bool) {
-        self.0.delivered.lock().push((self.1.args.clone(), delivered));
-    }
-}
-
-impl Service for Fake {
-    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+    fn note_prepared(&self, _: &Request) {
         self.prepared.fetch_add(1, Ordering::Relaxed);
-        Arc::new(FakeCall(self, request))
     }
 
-    fn table(&self, _: &str) -> Option<Value> {
-        None
+    fn note_delivered(&self, request: &Request) {
+        self.confirmed.lock().push(request.args.clone());
     }
 
-    fn describe(&self, named: &str) -> Value {
-        Value::String(named.to_owned())
-    }
-
-    fn pod_networks(&self, _: &Key) -> Vec<PodNetwork> {
-        Vec::new()
-    }
-
-    fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, fairlead_cni::CniError> {
-        Ok(vec![of].into())
-    }
-
-    fn collect(&self, _: Option<crate::call::OrphansListed>) -> Result<Value, fairlead_cni::CniError> {
-        Ok(Value::Null)
-    }
-
-    fn change_over(&self, _: crate::call::ChangeOver, _: &str) -> Result<(), fairlead_cni::CniError> {
-        Ok(())
-    }
-
-    fn forget(&self, _: &crate::call::NamedAttachment, _: bool) -> Result<Value, fairlead_cni::CniError> {
-        Ok(Value::Null)
+    fn note_answered(&self, request: &Request, delivered: bool) {
+        self.delivered.lock().push((request.args.clone(), delivered));
     }
 }
 
@@ -389,7 +343,7 @@ fn threads(admission: &Admission) -> usize {
 }
 
 #[test]
-fn stuck_calls_of_the_fast_line_hold_up_nobody_and_their_threads_end_with_them() {
+fn stuck_calls_of_the_fast_lane_hold_up_nobody_and_their_threads_end_with_them() {
     let (admission, fake) = admission(2);
     let stuck: Vec<SubmittedCall> =
         (0..6).map(|n| send(&admission, Command::Add, &format!("s{n}"), "stuck", "wait:3000")).collect();
@@ -407,7 +361,7 @@ fn stuck_calls_of_the_fast_line_hold_up_nobody_and_their_threads_end_with_them()
 }
 
 #[test]
-fn further_threads_of_the_fast_line_are_bounded() {
+fn further_threads_of_the_fast_lane_are_bounded() {
     let calls = Calls::new(&crate::metrics::Exposition::default(), &["macvlan"]);
     let admission = Admission::new(Limits { fast: 1, slow: 2, queued: 100 }, calls, Arc::default());
     admission.open(Arc::<Fake>::default()).unwrap();
@@ -417,7 +371,7 @@ fn further_threads_of_the_fast_line_are_bounded() {
     until(|| threads(&admission) == 1);
 }
 
-/// The most threads of the fast line that there were until these calls were answered.
+/// The most threads of the fast lane that there were until these calls were answered.
 fn most_threads(admission: &Admission, all: Vec<SubmittedCall>) -> usize {
     std::thread::scope(|s| {
         let all = s.spawn(|| outcomes(all));

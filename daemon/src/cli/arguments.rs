@@ -1,6 +1,6 @@
 //! What is typed: the commands, their arguments and what these are where they are not named.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -9,7 +9,7 @@ use fairlead_vhost::capture::CaptureDirection;
 
 use super::VERSION;
 use crate::doctor;
-use crate::node_paths::NodePaths;
+use crate::node_paths::{NodePaths, TypedPaths};
 use crate::run_dir::SOCKET;
 
 /// The configuration, where no other is named.
@@ -29,7 +29,7 @@ pub struct Cli {
 pub(super) enum Command {
     /// Serve this node, until SIGTERM.
     Run(RunArgs),
-    /// How the daemon is.
+    /// Say whether the daemon is ready, healthy and alive, and what waits or fails.
     Status(StatusArgs),
     /// What is attached on this node.
     Attachments(ListArgs),
@@ -100,16 +100,16 @@ impl Command {
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct Dirs {
-    /// What dies with the reboot: socket and store.
+    /// The run directory: socket and journal. A reboot empties it.
     #[arg(long, default_value = "/run/fairlead")]
     pub(super) run_dir: PathBuf,
-    /// What outlives it: the spool of DELs and the records of attachments with delegates.
+    /// The state directory: spool and records that outlive a reboot.
     #[arg(long, default_value = STATE_DIR)]
     pub(super) state_dir: PathBuf,
     /// The host's root directory as this process sees it.
     #[arg(long, default_value = "/")]
     pub(super) host_root: PathBuf,
-    /// The configuration.
+    /// The daemon's configuration file.
     #[arg(long, default_value = CONFIG)]
     pub(super) config: PathBuf,
 }
@@ -256,6 +256,9 @@ pub(super) struct StatusArgs {
     /// Exit status 1 unless it is healthy.
     #[arg(long)]
     pub(super) healthy: bool,
+    /// Exit status 1 unless all is well that a restart of it could end, as a liveness probe asks.
+    #[arg(long)]
+    pub(super) alive: bool,
 }
 
 #[derive(Debug, Args)]
@@ -266,6 +269,7 @@ pub(super) struct PoolsArgs {
     #[arg(requires = "of")]
     pub(super) order: Option<Order>,
     /// A pool's name, or a VF's PCI address.
+    #[arg(value_name = "POOL|PCI")]
     pub(super) of: Option<String>,
 }
 
@@ -300,7 +304,7 @@ pub(super) struct GcArgs {
     /// Also release host-local allocations whose container is unknown here. They are listed first, and asked about.
     #[arg(long)]
     pub(super) orphans: bool,
-    /// Ask nothing.
+    /// Do it without asking first, as a script must.
     #[arg(long, requires = "orphans")]
     pub(super) yes: bool,
 }
@@ -316,7 +320,7 @@ pub(super) struct ForgetArgs {
     /// The network, where the interface is on record of several.
     #[arg(long)]
     pub(super) network: Option<String>,
-    /// Ask nothing.
+    /// Do it without asking first, as a script must.
     #[arg(long)]
     pub(super) yes: bool,
 }
@@ -352,11 +356,49 @@ pub(super) struct UninstallArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    #[command(flatten)]
-    pub(super) dirs: Dirs,
+    /// The run directory of the daemon, which is asked for what is not named here.
+    #[arg(long, default_value = "/run/fairlead")]
+    pub(super) run_dir: PathBuf,
+    /// The state directory: spool and records that outlive a reboot [default: the running daemon's, else /var/lib/fairlead].
+    #[arg(long)]
+    pub(super) state_dir: Option<PathBuf>,
+    /// The host's root directory as this process sees it [default: the running daemon's, else /].
+    #[arg(long)]
+    pub(super) host_root: Option<PathBuf>,
+    /// The daemon's configuration file [default: the running daemon's, else /etc/fairlead/config.yaml].
+    #[arg(long)]
+    pub(super) config: Option<PathBuf>,
     /// A table for people, JSON for programs.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(super) output: Output,
+}
+
+impl DoctorArgs {
+    /// The paths for where no daemon answers.
+    pub(super) fn paths(&self) -> NodePaths {
+        let (host_root, config) = (self.host_root.as_deref(), self.config.as_deref());
+        typed_or_usual(&self.run_dir, self.state_dir.as_deref(), host_root, config)
+    }
+
+    pub(super) fn typed(&self) -> TypedPaths {
+        TypedPaths {
+            state_dir: self.state_dir.is_some(),
+            host_root: self.host_root.is_some(),
+            config: self.config.is_some(),
+        }
+    }
+}
+
+/// The paths that were typed; the usual ones where none was.
+fn typed_or_usual(
+    run_dir: &Path,
+    state_dir: Option<&Path>,
+    host_root: Option<&Path>,
+    config: Option<&Path>,
+) -> NodePaths {
+    let path = |typed: Option<&Path>, usual: &str| typed.unwrap_or(Path::new(usual)).to_path_buf();
+    let (state_dir, host_root) = (path(state_dir, STATE_DIR), path(host_root, "/"));
+    NodePaths::new(run_dir.to_path_buf(), state_dir, host_root, path(config, CONFIG)).with_environment()
 }
 
 #[derive(Debug, Args)]
@@ -369,7 +411,7 @@ pub(super) struct ValidateArgs {
     /// The host's root directory as this process sees it [default: the running daemon's, else /].
     #[arg(long)]
     pub(super) host_root: Option<PathBuf>,
-    /// The configuration [default: the running daemon's, else /etc/fairlead/config.yaml].
+    /// The daemon's configuration file [default: the running daemon's, else /etc/fairlead/config.yaml].
     #[arg(long)]
     pub(super) config: Option<PathBuf>,
     /// A table for people, JSON for programs.
@@ -380,17 +422,16 @@ pub(super) struct ValidateArgs {
 impl ValidateArgs {
     /// The paths that are named. Where the host's root is not, those of the daemon that runs here: in its container `/` is not the host's.
     pub(super) fn paths(&self) -> NodePaths {
-        let named = |path: &Option<PathBuf>, usual: &str| path.clone().unwrap_or_else(|| usual.into());
-        let (host_root, config) = (named(&self.host_root, "/"), named(&self.config, CONFIG));
-        let own =
-            NodePaths::new(self.run_dir.clone(), STATE_DIR.into(), host_root, config).with_environment();
+        let own = typed_or_usual(&self.run_dir, None, self.host_root.as_deref(), self.config.as_deref());
         match &self.host_root {
             Some(_) => own,
-            None => {
-                let of_daemon = doctor::paths_in_use(own);
-                NodePaths { config: self.config.clone().unwrap_or(of_daemon.config), ..of_daemon }
-            }
+            None => doctor::paths_in_use(own, self.typed()),
         }
+    }
+
+    pub(super) fn typed(&self) -> TypedPaths {
+        let (host_root, config) = (self.host_root.is_some(), self.config.is_some());
+        TypedPaths { state_dir: false, host_root, config }
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::CliError;
 use super::arguments::CaptureArgs;
-use super::operator_commands::rows;
+use super::table::rows;
 use crate::operator_client::get;
 use crate::run_dir::{SOCKET, SWITCH_SOCKET};
 

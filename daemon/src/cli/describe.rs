@@ -7,9 +7,8 @@ use serde_json::Value;
 use super::CliError;
 use super::arguments::{DescribeArgs, Listing};
 use super::listings::age;
-use super::operator_commands::{escaped, rows};
-use super::table::{print, print_json};
-use crate::operator_client::get;
+use super::table::{print, print_json, rows};
+use crate::operator_client::{escaped, get};
 
 /// Prints what is known; the exit status is failure where nothing is.
 pub(super) fn describe(args: &DescribeArgs) -> Result<ExitCode, CliError> {

@@ -3,42 +3,46 @@
 use std::path::Path;
 
 use super::arguments::{InstallArgs, UninstallArgs};
-use super::{CliError, still_needed, table};
-use crate::install;
+use super::uninstall_check::{self, StillNeeded};
+use super::{CliError, table};
+use crate::plugin_installation;
 
 pub(super) fn install(args: InstallArgs) -> Result<(), CliError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fairlead"));
     let from = args.from.map_or_else(beside, Ok)?;
     // All or none: half of what was asked for would be a surprise.
-    args.names.iter().try_for_each(|name| install::must_be_served(name))?;
+    args.names.iter().try_for_each(|name| plugin_installation::must_be_served(name))?;
     may_change(&args.bin_dir)?;
     for name in &args.names {
-        let done = install::install(&args.bin_dir, name, &from)?;
+        let done = plugin_installation::install(&args.bin_dir, name, &from)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
 }
 
 pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
-    let names = if args.names.is_empty() { install::names_with_our_files(&args.bin_dir) } else { args.names };
-    let kept_by = still_needed::kept_by(&args.run_dir, &args.bin_dir, &names);
+    let names = match args.names.is_empty() {
+        true => plugin_installation::names_with_our_files(&args.bin_dir),
+        false => args.names,
+    };
+    let kept_by = uninstall_check::kept_by(&args.run_dir, &args.bin_dir, &names);
     match kept_by {
         Some(config) if args.force => table::print(&format!(
             "{config} says `install: {{cni: present}}`: the daemon puts {} back within seconds, unless it says `absent` there\n",
-            install::OWN_NAME
+            plugin_installation::OWN_NAME
         ))?,
-        Some(config) => return Err(still_needed::StillNeeded::Wanted { config }.into()),
+        Some(config) => return Err(StillNeeded::Wanted { config }.into()),
         None => {}
     }
     if !args.force {
-        still_needed::must_not_be(&args.run_dir, &names)?;
+        uninstall_check::must_not_be_needed(&args.run_dir, &names)?;
     }
     if names.is_empty() {
         table::print(&format!("{}: no file of Fairlead's is there\n", args.bin_dir.display()))?;
     }
     may_change(&args.bin_dir)?;
     for name in &names {
-        let done = install::uninstall(&args.bin_dir, name)?;
+        let done = plugin_installation::uninstall(&args.bin_dir, name)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())

@@ -4,14 +4,14 @@ use std::io::{self, IsTerminal};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fairlead_sriov::pools::{Verb, spoken};
+use fairlead_host::spoken_duration::spoken;
+use fairlead_sriov::pools::Verb;
 use serde_json::Value;
 
 use super::CliError;
 use super::arguments::{ListArgs, Listing, QueryArgs};
-use super::operator_commands::{escaped, rows};
-use super::table::{Extent, print, print_json, print_while_read, sentence, table};
-use crate::operator_client::{get, post};
+use super::table::{Extent, print, print_json, print_while_read, rows, sentence, table};
+use crate::operator_client::{escaped, get, post};
 
 /// How often a table that is watched is asked for.
 const LOOKS: Duration = Duration::from_secs(1);

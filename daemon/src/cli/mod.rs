@@ -2,16 +2,16 @@
 
 mod arguments;
 mod capture_command;
+mod completions_and_man_pages;
 mod confirmation;
 mod describe;
-mod generated;
 mod installation_commands;
 mod listings;
-mod operator_commands;
 mod removal_commands;
 mod run;
-mod still_needed;
+mod status_command;
 mod table;
+mod uninstall_check;
 mod vswitch_commands;
 
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use std::process::ExitCode;
 
 pub use self::arguments::Cli;
 use self::arguments::{CONFIG, Command, DoctorArgs, Output, PolicyArgs, PolicyCheckArgs, PolicyQuestion};
-use crate::doctor;
-use crate::install::InstallError;
+use crate::finding::{Finding, Verdict, report};
 use crate::operator_client::ClientError;
+use crate::plugin_installation::InstallError;
 use crate::policy_check::{self, PolicyCheckError, Question};
-use crate::validate;
+use crate::{doctor, validate};
 
 /// The release, and the revision that it was built from.
 pub(crate) const VERSION: &str =
@@ -51,7 +51,7 @@ pub enum CliError {
     },
     /// What is to be uninstalled is needed.
     #[error(transparent)]
-    StillNeeded(#[from] still_needed::StillNeeded),
+    StillNeeded(#[from] uninstall_check::StillNeeded),
     /// The switch of vhost-user ports does not answer the daemon.
     #[error("the switch has nothing to show: {0}")]
     NoSwitch(String),
@@ -99,7 +99,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
     }
     match cli.command {
         Command::Run(args) => run::run(args.dirs)?,
-        Command::Status(args) => return operator_commands::status(&args),
+        Command::Status(args) => return status_command::status(&args),
         Command::Attachments(list) => listings::attachments(&list)?,
         Command::Describe(args) => return describe::describe(&args),
         Command::Networks(list) => listings::networks(&list)?,
@@ -113,12 +113,12 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Forget(args) => return removal_commands::forget(&args),
         Command::Install(args) => installation_commands::install(args)?,
         Command::Uninstall(args) => installation_commands::uninstall(args)?,
-        Command::Doctor(args) => return run_doctor(args),
+        Command::Doctor(args) => return run_doctor(&args),
         Command::Version(args) => tell_version(args.output)?,
-        Command::Completions { shell } => generated::completions(shell)?,
-        Command::ManPages { dir } => generated::man_pages(&dir)?,
+        Command::Completions { shell } => completions_and_man_pages::completions(shell)?,
+        Command::ManPages { dir } => completions_and_man_pages::man_pages(&dir)?,
         Command::Validate(args) => {
-            let findings = validate::validate(&args.paths(), &args.files);
+            let findings = validate::validate(&args.paths(), args.typed(), &args.files);
             return findings_told(&findings, args.output);
         }
         Command::Policy(PolicyArgs { question: PolicyQuestion::Check(args) }) => return check_policy(&args),
@@ -126,8 +126,8 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
-    findings_told(&doctor::examine(args.dirs.paths()), args.output)
+fn run_doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    findings_told(&doctor::examine(args.paths(), args.typed()), args.output)
 }
 
 fn tell_version(output: Output) -> Result<(), CliError> {
@@ -140,12 +140,12 @@ fn tell_version(output: Output) -> Result<(), CliError> {
 }
 
 /// Prints findings; the exit status is failure when something is wrong.
-fn findings_told(findings: &[doctor::Finding], output: Output) -> Result<ExitCode, CliError> {
+fn findings_told(findings: &[Finding], output: Output) -> Result<ExitCode, CliError> {
     match output {
         Output::Json => table::print_json(&serde_json::to_value(findings).unwrap_or_default())?,
-        Output::Table => table::print(&doctor::report(findings))?,
+        Output::Table => table::print(&report(findings))?,
     }
-    let wrong = findings.iter().any(|f| f.verdict == doctor::Verdict::Wrong);
+    let wrong = findings.iter().any(|f| f.verdict == Verdict::Wrong);
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -9,9 +9,8 @@ use super::CliError;
 use super::arguments::{ForgetArgs, Listing, QueryArgs};
 use super::confirmation::confirmed;
 use super::listings::attachment_row;
-use super::operator_commands::{escaped, rows};
-use super::table::{Extent, print, print_json, table};
-use crate::operator_client::{get, post};
+use super::table::{Extent, print, print_json, rows, table};
+use crate::operator_client::{escaped, get, post};
 
 /// Orders a collection; the exit status is failure when something could not be removed.
 pub(super) fn collect(question: &QueryArgs) -> Result<ExitCode, CliError> {

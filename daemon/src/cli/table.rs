@@ -68,6 +68,11 @@ fn limited(text: &str, width: usize, extent: Extent) -> String {
     }
 }
 
+/// The rows of an answer of the daemon's; none where it is no list.
+pub(super) fn rows(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
 /// Formats objects as rows under these columns; a column that is empty in every row is left out.
 pub(super) fn table(rows: &[Value], columns: &[&str], extent: Extent) -> String {
     let columns: Vec<&str> =

@@ -7,8 +7,7 @@ use super::CliError;
 use super::arguments::{ListArgs, VswitchQuestion};
 use super::capture_command::capture;
 use super::listings::list_unless;
-use super::operator_commands::rows;
-use super::table::{Extent, table};
+use super::table::{Extent, rows, table};
 
 pub(super) fn vswitch(question: &VswitchQuestion) -> Result<(), CliError> {
     match question {

@@ -1,8 +1,12 @@
 //! With shell scripts for plugins that misbehave, and with the reference plugins.
 
 use std::cell::RefCell;
+use std::io;
 use std::time::Instant;
 
+use fairlead_cni::{Code, avoid_containerd_phrases};
+
+use super::error::SHOWN;
 use super::*;
 
 /// A directory of plugins.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fairlead_kube::{Access, ApiServer, Right, examine_access};
 
-use super::{Finding, good, less, wrong};
 use crate::cluster_watch::api_of;
+use crate::finding::{Finding, good, less, wrong};
 use crate::settings::Settings;
 
 const ABOUT: &str = "API server";
@@ -100,8 +100,8 @@ fn told(access: &Access, needed: &[Right]) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
     use super::*;
+    use crate::finding::Verdict;
 
     fn seen(access: &Access) -> Vec<(Verdict, String)> {
         let found = told(access, &NEEDED);

@@ -7,12 +7,12 @@ use std::path::Path;
 use fairlead_cni::config::ConfList;
 use serde::Deserialize;
 
-use super::{Finding, good, less, wrong};
 use crate::conf_dir::Networks;
+use crate::finding::{Finding, good, less, wrong};
 use crate::network_checks::OtherNetworks;
-use crate::node_paths::NodePaths;
+use crate::node_paths::{NodePaths, TypedPaths};
 use crate::operator_client::get;
-use crate::policy_check::{FoundDefinition, Question};
+use crate::policy_check::FoundDefinition;
 use crate::settings::Settings;
 use crate::validate::Node;
 
@@ -25,6 +25,8 @@ pub(super) struct Row {
     name: String,
     /// `spec.config`; `None` where a network of the conf dir is meant, or it can't be used.
     config: Option<String>,
+    /// The resource whose devices it takes.
+    resource: Option<String>,
     /// Why it can't be used.
     unusable: Option<String>,
     /// Of its namespace; `None` where they are not watched.
@@ -49,7 +51,8 @@ pub(super) fn names_in(rows: &[Row], is_ready: bool) -> OtherNetworks {
 
 /// What is found of them; nothing where the cluster has none.
 pub(super) fn judged(rows: &[Row], networks: &Networks, paths: &NodePaths) -> Vec<Finding> {
-    let node = Node::new(paths, networks, OtherNetworks::default());
+    // That a configuration which was typed is not there is another finding.
+    let node = Node::new((paths, TypedPaths::default()), networks, OtherNetworks::default());
     let settings = Settings::load(&paths.config);
     let by_labels = settings.is_ok_and(|settings| settings.policy.goes_by_labels());
     let mut findings = Vec::new();
@@ -76,7 +79,8 @@ fn place(Row { namespace, name, .. }: &Row) -> String {
 
 fn found(row: &Row) -> FoundDefinition {
     let text = row.config.clone().unwrap_or_default();
-    FoundDefinition { text, name: Some(row.name.clone()), namespace: Some(row.namespace.clone()) }
+    let (name, namespace) = (Some(row.name.clone()), Some(row.namespace.clone()));
+    FoundDefinition { text, name, namespace, has_resource: row.resource.is_some() }
 }
 
 /// `by_labels`: the policy goes by the labels of namespaces.
@@ -91,8 +95,7 @@ fn of_one(row: &Row, node: &Node<'_>, by_labels: bool) -> Vec<Finding> {
         return vec![less(ABOUT, seen, "ask again; while it stays so, see what is found of the API server")];
     }
     let labels = row.labels.clone().unwrap_or_default().into_iter().collect();
-    let question = Question { namespace: row.namespace.clone(), labels };
-    node.definition((Path::new(&place), &place), &found(row), &question)
+    node.definition((Path::new(&place), &place), &found(row), (&row.namespace, Some(labels)))
 }
 
 #[cfg(test)]
@@ -101,15 +104,15 @@ mod tests {
 
     use super::*;
     use crate::conf_dir::Directories;
-    use crate::doctor::Verdict;
     use crate::engine::kinds::BUILT_IN;
+    use crate::finding::Verdict;
     use crate::metrics;
 
     #[test]
     fn what_a_pod_could_not_be_given_is_told_by_the_definitions_name() {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("config.yaml");
-        let policy = "policy:\n  rules:\n  - {namespaces: [{labels: {tier: ran}}], types: [macvlan]}\n  - {namespaces: [red], types: [ipvlan, fairlead]}\n";
+        let policy = "policy:\n  rules:\n  - {namespaces: [{labels: {tier: ran}}], types: [macvlan]}\n  - {namespaces: [red], types: [ipvlan, fairlead, host-device]}\n";
         std::fs::write(&config, policy).unwrap();
         std::fs::create_dir_all(dir.path().join("etc/cni/net.d")).unwrap();
         let here = r#"{"cniVersion":"1.0.0","name":"here","plugins":[{"type":"macvlan","master":"eth0"}]}"#;
@@ -129,6 +132,8 @@ mod tests {
             row("here", "", json!({})),
             row("nowhere", "", json!({})),
             row("unlabelled", macvlan, json!(null)),
+            json!({"namespace": "red", "name": "given", "config": r#"{"cniVersion":"1.0.0","type":"host-device"}"#, "resource": "x/nics", "unusable": null, "labels": {}}),
+            row("deviceless", r#"{"cniVersion":"1.0.0","type":"host-device"}"#, json!({})),
             json!({"namespace": "red", "name": "odd", "config": null, "unusable": "its spec is no object", "labels": null}),
         ]);
         let rows: Vec<Row> = serde_json::from_value(rows).unwrap();
@@ -137,7 +142,7 @@ mod tests {
             let of_it = findings.iter().filter(|finding| finding.seen.contains(&format!("red/{name}")));
             of_it.map(|finding| finding.seen.as_str()).collect()
         };
-        assert_eq!((told("good"), told("here")), (vec![], vec![]), "{findings:?}");
+        assert_eq!((told("good"), told("here"), told("given")), (vec![], vec![], vec![]), "{findings:?}");
         for (name, part) in [
             ("refused", "macvlan"),
             ("mode", "l4"),
@@ -145,6 +150,7 @@ mod tests {
             ("text", "JSON"),
             ("nowhere", "no spec.config"),
             ("odd", "no object"),
+            ("deviceless", "host-device names no device"),
             ("unlabelled", "not known"),
         ] {
             assert!(told(name).iter().any(|seen| seen.contains(part)), "{name}: {findings:?}");
@@ -152,7 +158,7 @@ mod tests {
         let last = findings.last().unwrap();
         assert_eq!(
             (last.verdict, last.seen.as_str()),
-            (Verdict::Good, "nothing is found of 2 of the cluster's 9")
+            (Verdict::Good, "nothing is found of 3 of the cluster's 11")
         );
         assert!(
             findings.iter().all(|finding| finding.verdict == Verdict::Good || !finding.remedy.is_empty())

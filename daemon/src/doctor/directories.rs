@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fairlead_host::disk_space;
 
-use super::{Finding, good, less, wrong};
+use crate::finding::{Finding, good, less, wrong};
 use crate::node_paths::NodePaths;
-
 use crate::{engine, spool, store};
 
 pub(super) fn findings(paths: &NodePaths) -> Vec<Finding> {

@@ -6,8 +6,8 @@ use std::path::Path;
 use fairlead_cni::config::Fairlead;
 use serde_json::Map;
 
-use super::{Finding, good, less, wrong};
 use crate::conf_dir::Networks;
+use crate::finding::{Finding, good, less, wrong};
 use crate::node_installation::{self, CONFLIST, displaced_by, possible_cluster_networks, renamed_copies};
 use crate::settings::{Installation, Presence, Settings};
 
@@ -128,8 +128,8 @@ mod tests {
 
     use super::*;
     use crate::conf_dir::Directories;
-    use crate::doctor::Verdict;
     use crate::engine::kinds::BUILT_IN;
+    use crate::finding::Verdict;
     use crate::metrics::Node;
 
     #[test]

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use fairlead_host::host_root::{below, unmounted_root};
 use toml::{Table, Value};
 
-use super::{Finding, good, less, wrong};
 use crate::conf_dir::{CONF_DIR, Directories, PLUGIN_DIR};
-use crate::install;
+use crate::finding::{Finding, good, less, wrong};
+use crate::plugin_installation;
 
 const ABOUT: &str = "runtime";
 /// The configurations of containerd, k3s' and RKE2's own among them.
@@ -152,7 +152,7 @@ fn judged(looks: &Looks, host_root: &Path, ours: &Directories, in_container: boo
     let (file, conf) = (file.display(), below(host_root, &looks.conf));
     let mut findings = Vec::new();
     let plugins = looks.plugins.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
-    if !looks.plugins.iter().any(|dir| !install::installed(&below(host_root, dir)).is_empty()) {
+    if !looks.plugins.iter().any(|dir| !plugin_installation::installed(&below(host_root, dir)).is_empty()) {
         let first = looks.plugins.first().map(|dir| dir.display().to_string()).unwrap_or_default();
         let seen = format!(
             "{runtime} looks for plugins in {plugins} ({file}), where none of ours is: nobody calls us"

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use fairlead_host::host_root::HostRoot;
 
-use super::{Finding, less, wrong};
-use crate::engine::kinds::sriov_cni_import::files::{self, DIRECTORY, Leftovers};
+use crate::engine::kinds::sriov_cni_import::files::{self, DIRECTORY, SriovCniFiles};
+use crate::finding::{Finding, less, wrong};
 
 const ABOUT: &str = "sriov-cni";
 
@@ -19,7 +19,7 @@ pub(super) fn findings(host_root: &Path) -> Vec<Finding> {
     }
 }
 
-fn with_pods(left: &Leftovers) -> Option<Finding> {
+fn with_pods(left: &SriovCniFiles) -> Option<Finding> {
     let vfs = left.vfs();
     let listed: Vec<String> = vfs.iter().map(|(device, pod)| format!("{device} ({pod})")).collect();
     let seen = format!("VFs that it noted as pods': {}: {}", vfs.len(), listed.join(", "));
@@ -27,7 +27,7 @@ fn with_pods(left: &Leftovers) -> Option<Finding> {
     (!vfs.is_empty()).then(|| less(ABOUT, seen, remedy))
 }
 
-fn unreadable(left: &Leftovers) -> Option<Finding> {
+fn unreadable(left: &SriovCniFiles) -> Option<Finding> {
     let listed: Vec<String> =
         left.unreadable.iter().map(|(name, why)| format!("{DIRECTORY}/{name} ({why})")).collect();
     let remedy = "no DEL brings the VF of such a file home: when its pod is gone, give it its name and settings back by hand and remove the file";

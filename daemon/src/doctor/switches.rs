@@ -8,10 +8,10 @@ use fairlead_cni::config::vhost_user::{OvsBridge, Switch};
 use fairlead_cni::config::{ConfList, Fairlead, NetConf};
 use serde_json::{Map, Value};
 
-use super::{Finding, good, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::engine::kinds::Network;
-use crate::named_few::a_few_of;
+use crate::few_names::a_few_of;
+use crate::finding::{Finding, good, less, wrong};
 use crate::operator_client::{ClientError, get, status};
 
 const ABOUT: &str = "switches";

@@ -3,6 +3,7 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::finding::{Verdict, report};
 
 fn paths(dir: &Path) -> NodePaths {
     NodePaths::new(dir.join("run"), dir.join("state"), dir.into(), dir.join("config.yaml"))
@@ -11,7 +12,7 @@ fn paths(dir: &Path) -> NodePaths {
 #[test]
 fn on_a_bare_directory_everything_that_is_missing_is_told_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let findings = examine(paths(dir.path()));
+    let findings = examine(paths(dir.path()), TypedPaths::default());
     for about in ["daemon", "run directory", "state directory", "spool"] {
         let finding = findings.iter().find(|f| f.about == about).unwrap();
         assert_eq!(finding.verdict, Verdict::Wrong, "{finding:?}");
@@ -39,7 +40,7 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
     fs::create_dir_all(&noted).unwrap();
     fs::write(noted.join("0000:21:10.0"), "/run/netns/p").unwrap();
     fs::write(noted.join("../c1-net1"), "{").unwrap();
-    let findings = examine(paths(dir.path()));
+    let findings = examine(paths(dir.path()), TypedPaths::default());
     let of_sriov_cni: Vec<_> = findings.iter().filter(|f| f.about == "sriov-cni").collect();
     assert_eq!(of_sriov_cni[0].seen, "VFs that it noted as pods': 1: 0000:21:10.0 (/run/netns/p)");
     assert!(of_sriov_cni[1].seen.starts_with("can't be read: /var/lib/cni/sriov/c1-net1 ("));
@@ -52,17 +53,6 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
     assert!(seen("configuration").contains("colour"));
     assert!(seen("networks").contains("10-bad.conflist"));
     assert!(findings.iter().any(|f| f.seen == "n: the host has no interface unplugged0, its master"));
-}
-
-#[test]
-fn a_metrics_port_that_does_not_listen_is_told_with_its_reason() {
-    let status = |port: Value| serde_json::json!({ "daemon": { "metricsPort": port } });
-    assert_eq!(metrics_port(&status(Value::Null)), None);
-    assert_eq!(metrics_port(&status(serde_json::json!({ "listening": "127.0.0.1:9808" }))), None);
-    let reason = "/t/tls.crt cannot be read: No such file or directory";
-    let told = metrics_port(&status(serde_json::json!({ "failing": reason }))).unwrap();
-    assert!(told.verdict == Verdict::Wrong && told.seen.contains(reason), "{told:?}");
-    assert!(told.remedy.contains("`metrics`"), "{told:?}");
 }
 
 #[test]
@@ -80,13 +70,13 @@ fn x02_a_spool_that_is_no_directory_is_told() {
     let spool = |findings: &[Finding]| findings.iter().find(|f| f.about == "spool").unwrap().clone();
     for what in ["state/spool", "state/spool/unreadable"] {
         fs::write(dir.path().join(what), "?").unwrap();
-        let told = spool(&examine(paths(dir.path())));
+        let told = spool(&examine(paths(dir.path()), TypedPaths::default()));
         assert_eq!(told.verdict, Verdict::Wrong, "{told:?}");
         assert!(told.seen.contains("Not a directory"), "{told:?}");
         fs::remove_file(dir.path().join(what)).unwrap();
         fs::create_dir_all(dir.path().join("state/spool")).unwrap();
     }
-    assert_eq!(spool(&examine(paths(dir.path()))).verdict, Verdict::Good);
+    assert_eq!(spool(&examine(paths(dir.path()), TypedPaths::default())).verdict, Verdict::Good);
 }
 
 #[test]
@@ -97,7 +87,7 @@ fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_ther
     let socket = std::os::unix::net::UnixListener::bind(dir.path().join("run").join(SOCKET)).unwrap();
     let full = || {
         let begun = std::time::Instant::now();
-        let findings = examine(paths(dir.path()));
+        let findings = examine(paths(dir.path()), TypedPaths::default());
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
         let told = findings.iter().find(|f| f.about == "daemon").unwrap();
         assert!(told.seen.contains("fairleadd (pid 4711) does not answer"), "{told:?}");
@@ -159,8 +149,8 @@ fn what_pods_that_are_not_root_need_for_vfio_is_told_and_what_no_pod_can_have() 
                 Verdict::Less,
                 "0000:21:10.4 is behind no IOMMU (noiommu-21): only a pool may give it out".to_owned()
             ),
-            (Verdict::Wrong, "0000:21:10.6 has no node /vfio/22".to_owned()),
-            (Verdict::Less, "/vfio/19: root's alone".to_owned()),
+            (Verdict::Wrong, "0000:21:10.6 has no node /dev/vfio/22".to_owned()),
+            (Verdict::Less, "/dev/vfio/19: root's alone".to_owned()),
         ]
     );
     assert!(findings[2].remedy.contains("memlock") && findings.iter().all(|f| !f.remedy.contains("  ")));

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use fairlead_sriov::{Inventory, ScannedVf, VFIO_PCI};
 
-use super::{Finding, good, less, wrong};
+use crate::finding::{Finding, good, less, wrong};
+use crate::node_paths::VFIO_NODES;
 
 const ABOUT: &str = "vfio";
 
@@ -16,7 +17,11 @@ const ABOUT: &str = "vfio";
 const FOR_OTHERS: &str = "for pods that are not root: a rule of udev for SUBSYSTEM==\"vfio\" with the OWNER, GROUP and MODE of their user, \
 or containerd's device_ownership_from_security_context; and a limit of locked memory (memlock) for all that they map, or CAP_IPC_LOCK";
 
-/// Looks at every VF that vfio-pci has. `nodes` is the directory `/dev/vfio`.
+/// The remedy where no node of a VF's group is seen.
+const NO_NODE: &str = "the daemon must see the host's /dev below --host-root, in a privileged container: deploy/overlays/sriov-dpdk, \
+or the chart with vfio: true";
+
+/// Looks at every VF that vfio-pci has. `nodes` is the host's [`VFIO_NODES`] as this process sees it.
 pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
     let scan = match Inventory::new(sysfs).scan(&[]) {
         Ok(scan) => scan,
@@ -34,7 +39,7 @@ pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
     roots.sort_unstable();
     roots.dedup();
     if !roots.is_empty() {
-        let listed: Vec<_> = roots.iter().map(|g| nodes.join(g.to_string()).display().to_string()).collect();
+        let listed: Vec<_> = roots.iter().map(|group| on_host(*group)).collect();
         findings.push(less(ABOUT, format!("{}: root's alone", listed.join(", ")), FOR_OTHERS));
     }
     if findings.is_empty() && !given.is_empty() {
@@ -62,14 +67,14 @@ fn unfit(vf: &ScannedVf, nodes: &Path) -> Option<Finding> {
         return Some(less(ABOUT, seen, remedy));
     }
     if !nodes.join(group.to_string()).exists() {
-        let seen = format!("{address} has no node {}", nodes.join(group.to_string()).display());
-        return Some(wrong(
-            ABOUT,
-            seen,
-            "the daemon must see the host's /dev: in a container, below --host-root",
-        ));
+        return Some(wrong(ABOUT, format!("{address} has no node {}", on_host(group)), NO_NODE));
     }
     None
+}
+
+/// The node of a group as the host has it, for a person.
+fn on_host(group: u32) -> String {
+    format!("{VFIO_NODES}/{group}")
 }
 
 fn is_roots_alone(nodes: &Path, group: u32) -> bool {

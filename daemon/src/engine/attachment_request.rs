@@ -17,9 +17,9 @@ use fairlead_cni::{CniError, Code, names};
 use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::NumaPolicy;
 
+use super::call_phases::Timing;
 use super::core::PodVisit;
 use super::pod_networks::PodNetworks;
-use super::timing::Timing;
 use crate::call::Waiting;
 use crate::delegate::Parameters;
 use crate::policy::address_directory;
@@ -93,8 +93,6 @@ pub(crate) struct AttachmentRequest<'a> {
     /// `CNI_ARGS`, read.
     pub(crate) args: &'a Args,
     pub(crate) waiting: Waiting,
-    /// How long a VF may be waited for that is not ready.
-    pub(crate) vf_wait: Duration,
     /// Part of another call (a plugin of a conflist, a network beside the pod's default one): that has locked the container
     /// already, and reports the network.
     pub(crate) nested: bool,
@@ -143,13 +141,12 @@ impl<'a> AttachmentRequest<'a> {
         request: &'a Request,
         wanted: &'a NetworkRequest,
         mut waiting: Waiting,
-        vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         if request.command == Command::Status {
             waiting.deadline = waiting.deadline.min(waiting.arrived + STATUS_EXECUTES);
         }
         let sandbox = Sandbox::from(request);
-        AttachmentRequest::new(request.command, sandbox, &request.ifname, wanted, waiting, vf_wait)
+        AttachmentRequest::new(request.command, sandbox, &request.ifname, wanted, waiting)
     }
 
     /// The request for a definition of a tenant, which the policy allows.
@@ -158,9 +155,8 @@ impl<'a> AttachmentRequest<'a> {
         ifname: &str,
         wanted: &'a NetworkRequest,
         waiting: Waiting,
-        vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
-        AttachmentRequest::new(Command::Add, sandbox, ifname, wanted, waiting, vf_wait)
+        AttachmentRequest::new(Command::Add, sandbox, ifname, wanted, waiting)
     }
 
     /// The request of a plugin in a conflist, whose container is locked already.
@@ -170,9 +166,8 @@ impl<'a> AttachmentRequest<'a> {
         ifname: &str,
         wanted: &'a NetworkRequest,
         waiting: Waiting,
-        vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
-        let request = AttachmentRequest::new(command, sandbox, ifname, wanted, waiting, vf_wait)?;
+        let request = AttachmentRequest::new(command, sandbox, ifname, wanted, waiting)?;
         Ok(AttachmentRequest { nested: true, ..request })
     }
 
@@ -183,7 +178,6 @@ impl<'a> AttachmentRequest<'a> {
         ifname: &str,
         wanted: &'a NetworkRequest,
         waiting: Waiting,
-        vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         let timing = Timing::since(waiting.arrived);
         let args = wanted.args.as_ref().map_err(CniError::clone)?;
@@ -204,7 +198,6 @@ impl<'a> AttachmentRequest<'a> {
             namespace: wanted.namespace.as_ref(),
             args,
             waiting,
-            vf_wait,
             nested: false,
             visit: None,
             made_with: None,

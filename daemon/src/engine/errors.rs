@@ -12,7 +12,11 @@ use fairlead_sriov::SettingError;
 use fairlead_sriov::wait_out_reset::is_resetting;
 use nix::errno::Errno;
 
+use super::netdev::NotConfigured;
 use crate::store::StoreError;
+
+/// The remedy where an interface was to get an IPv6 address or route.
+const WITHOUT_IPV6: &str = "the interface has no IPv6: leave its IPv6 addresses and routes out, or see that its MTU is at least 1280 and that the node's kernel runs with IPv6";
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
 pub(crate) fn netns(error: &NetnsError) -> CniError {
@@ -52,13 +56,29 @@ pub(crate) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     let (code, remedy) = match error.errno().and_then(shortage::remedy) {
         Some(remedy) => (Code::TryAgain, remedy),
         None => {
-            let (code, remedy) = refusal(error.errno());
+            let (code, remedy) = refusal(error);
             (code, remedy.to_owned())
         }
     };
+    let told = format!("{doing}: {}", avoid_containerd_phrases(&error.to_string()));
+    let told = CniError::new(code, told).with(remedy);
     // Where it is not known here, the call's own edge adds it.
-    let of = if network.is_empty() { String::new() } else { format!("network {network:?}: ") };
-    CniError::new(code, format!("{of}{doing}: {}", avoid_containerd_phrases(&error.to_string()))).with(remedy)
+    if network.is_empty() { told } else { told.of_network(network) }
+}
+
+/// What kept an interface from its addresses and routes.
+pub(crate) fn configuring(network: &str, ifname: &str, error: &NotConfigured) -> CniError {
+    let doing = format!("setting up {ifname:?}");
+    let remedy = match error {
+        NotConfigured::Refused(refused) => return kernel(network, &doing, refused),
+        NotConfigured::InUse { .. } => {
+            "find the host that has it, and give one of the two another address: a retry gets one where the IPAM has more"
+        }
+        NotConfigured::Unsettled => {
+            "see that the link is up, or set `dad` of the daemon's configuration to fast, which does not wait"
+        }
+    };
+    CniError::new(Code::TryAgain, format!("{doing}: {error}")).with(remedy).of_network(network)
 }
 
 /// Settings of a VF that could not be read or set.
@@ -97,11 +117,12 @@ fn not_settled(error: &SettingError) -> CniError {
         .with("try again; if it stays so, look at the kernel's log for what its driver says")
 }
 
-fn refusal(errno: Option<Errno>) -> (Code, &'static str) {
-    match errno {
+/// Code 999 counts as a fault of the daemon's own: nothing that a configuration can bring about may have it.
+fn refusal(error: &NetError) -> (Code, &'static str) {
+    match error.errno() {
         Some(Errno::EEXIST) => (
             Code::InvalidConfig,
-            "something of that name or with that address is there already: give the interface another name, or remove what is left in the namespace",
+            "that name, address or route is there already: give the interface another name and each address and route once, or remove what is left in the namespace",
         ),
         Some(Errno::EADDRINUSE) => {
             (Code::TryAgain, "another interface on the same parent has this MAC address")
@@ -123,6 +144,18 @@ fn refusal(errno: Option<Errno>) -> (Code, &'static str) {
         }
         Some(Errno::EINVAL) => {
             (Code::InvalidConfig, "the kernel does not accept this combination of settings")
+        }
+        Some(Errno::EADDRNOTAVAIL | Errno::ERANGE) => (
+            Code::InvalidConfig,
+            "no interface can have this address, MAC address or gateway: correct it in the network's configuration, or what its IPAM gives",
+        ),
+        // The settings that have to be there are all of IPv6.
+        Some(Errno::ENOENT) if matches!(error, NetError::Sysctl { .. }) => {
+            (Code::InvalidConfig, WITHOUT_IPV6)
+        }
+        Some(Errno::EAFNOSUPPORT) => (Code::InvalidConfig, WITHOUT_IPV6),
+        Some(Errno::ENETDOWN) => {
+            (Code::TryAgain, "the interface below it, its master or a VF's PF, is down: set that one up")
         }
         _ => (Code::Internal, ""),
     }

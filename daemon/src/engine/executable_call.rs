@@ -14,11 +14,11 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_kube::PodRef;
 
 use super::attachment_request::{AttachmentRequest, OWN_TYPE};
+use super::call_phases::Phases;
 use super::core::executes_ipam;
 use super::parsed_request::ParsedRequest;
 use super::pod_networks::PodNetworks;
 use super::recent_calls::FailedCall;
-use super::timing::Phases;
 use super::{Engine, netdev};
 use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
 use crate::logging;
@@ -69,8 +69,7 @@ impl EngineCall {
         if let Some(answer) = super::definition_stand_in::add(engine, &self.request, &waiting) {
             return answer;
         }
-        let vf_wait = engine.core.policy().vf_wait;
-        let mut request = AttachmentRequest::of_call(&self.request, &parsed.wanted, waiting, vf_wait)?;
+        let mut request = AttachmentRequest::of_call(&self.request, &parsed.wanted, waiting)?;
         request.sandbox.netns = engine.core.netns_now(&request.sandbox);
         request.timing.end("parse");
         let answer = engine.carry_out(&mut request, parsed);
@@ -131,7 +130,7 @@ impl EngineCall {
                 // Only a DEL that is answered when the interface is silent is fast. Any other waits for the link's deletion.
                 Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
                     let attachment = core.store.find(&parsed.wanted.key);
-                    core.policy().del_waits
+                    core.call_settings().del_waits
                         || !core.kernel().renames_while_up()
                         || network.waits(&core.kinds, command, attachment.as_deref())
                 }
@@ -139,7 +138,7 @@ impl EngineCall {
             },
             Command::Add => {
                 // The kernel's duplicate address detection can take up to 5 s.
-                core.policy().dad == netdev::setup::Dad::Wait
+                core.call_settings().dad == netdev::setup::Dad::Wait
                     || network.is_some_and(|network| network.waits(&core.kinds, command, None))
             }
             Command::Check => network.is_some_and(|network| network.waits(&core.kinds, command, None)),
@@ -232,17 +231,9 @@ impl PreparedCall for EngineCall {
 /// a list's plugin says is told so once, by the list's own call.
 fn in_words_of_the_call(request: &AttachmentRequest<'_>, error: CniError) -> CniError {
     let Key { network, ifname, .. } = request.key;
-    let of_network = format!("network {network:?}");
-    let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
-    let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);
-    let msg = match rest {
-        _ if request.nested => return error,
-        Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
-            format!("{of_network}, interface {ifname:?}: {rest}")
-        }
-        Some(_) => return error,
-        None if attaches => format!("{of_network}, interface {ifname:?}: {}", error.msg),
-        None => format!("{of_network}: {}", error.msg),
-    };
-    CniError { msg, ..error }
+    match request.command {
+        _ if request.nested => error,
+        Command::Add | Command::Del | Command::Check => error.of_interface(network, ifname),
+        Command::Gc | Command::Status => error.of_network(network),
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fairlead_sriov::pools::spoken;
+use fairlead_host::spoken_duration::spoken;
 use serde_json::{Value, json};
 
 use super::Engine;

@@ -13,7 +13,6 @@ use fairlead_sriov::numa::NumaPolicy;
 
 use super::attachment_request::AttachmentRequest;
 use super::cluster_network::unknown;
-use super::core::{since_0_4, since_1_1};
 use super::kinds::{Network, NotAttached};
 use super::{Engine, errors};
 use crate::store::PassedOver;
@@ -41,7 +40,7 @@ impl Engine {
                 let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
                 let taken = paths.get(attachment.passed_over.len()).ok_or_else(|| fewer_paths(request))?;
                 request.conf = Arc::clone(taken);
-                since_0_4(request)?;
+                request.conf.version.must_have(Command::Check)?;
                 let network = Network::validate(&request.conf, request.args)?;
                 self.core.check(request, &network)?;
             }
@@ -117,11 +116,11 @@ impl Engine {
         request: &mut AttachmentRequest<'_>,
         paths: &[Arc<NetConf>],
     ) -> Result<(), CniError> {
-        since_1_1(&request.conf, "STATUS")?;
+        request.conf.version.must_have(Command::Status)?;
         let mut last = Ok(());
         for path in paths {
             request.conf = Arc::clone(path);
-            last = match names_no_vf(path, request)? {
+            last = match names_no_device(path, request)? {
                 // Which one it is, a pod's ADD says.
                 Some(_) => self.core.store_status(request),
                 None => self.status_of(request),
@@ -134,7 +133,7 @@ impl Engine {
     }
 
     fn status_of(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
-        since_1_1(&request.conf, "STATUS")?;
+        request.conf.version.must_have(Command::Status)?;
         self.networks.rescan();
         let network = Network::validate(&request.conf, request.args)?;
         self.core.status(request, &network)
@@ -160,19 +159,24 @@ enum Wanted {
 
 /// Refuses all that can be refused without looking at the host.
 fn wanted(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Wanted, CniError> {
-    match names_no_vf(path, request)? {
+    match names_no_device(path, request)? {
         Some(none) => Ok(Wanted::Nothing(none)),
         None => Network::validate(path, request.args).map(|network| Wanted::Network(Box::new(network))),
     }
 }
 
-/// The error of an `sriov` path for a pod that was given no VF.
-fn names_no_vf(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Option<CniError>, CniError> {
-    if path.plugin_type != "sriov" {
-        return Ok(None);
+/// The error of an `sriov` or `host-device` path that names no device, for a pod that was given none.
+fn names_no_device(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Option<CniError>, CniError> {
+    match path.plugin_type.as_str() {
+        "sriov" => {
+            let given = config::Sriov::parse(path)?.device(path, request.args);
+            Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
+        }
+        "host-device" if config::HostDevice::read(path)?.is_none() => {
+            Ok(config::HostDevice::parse(path).err())
+        }
+        _ => Ok(None),
     }
-    let given = config::Sriov::parse(path)?.device(path, request.args);
-    Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
 }
 
 fn fewer_paths(request: &AttachmentRequest<'_>) -> CniError {

@@ -5,61 +5,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_ipam::NetworkDir;
-use parking_lot::Mutex;
 
 use super::Engine;
-use super::core::SWEEP;
 use crate::health::{Health, Readiness};
-
-/// The look-out turns at least once in a sweep, and a sweep that removes much may take its time.
-const LONGEST_TURN: Duration = SWEEP.saturating_mul(4);
 
 /// File work of one call in one directory that takes longer hangs: it usually takes less than a millisecond.
 const FILE_WORK: Duration = Duration::from_secs(10);
 
-/// How it stands with the thread that looks out for dead namespaces.
-#[derive(Debug)]
-pub(super) struct NetnsWatch(Mutex<Result<Instant, String>>);
-
-impl Default for NetnsWatch {
-    fn default() -> NetnsWatch {
-        NetnsWatch(Mutex::new(Ok(Instant::now())))
-    }
-}
-
-impl NetnsWatch {
-    /// It goes round.
-    pub(super) fn turns(&self) {
-        *self.0.lock() = Ok(Instant::now());
-    }
-
-    /// It can't see.
-    pub(super) fn is_blind(&self, why: impl std::fmt::Display) {
-        *self.0.lock() = Err(why.to_string());
-    }
-
-    pub(super) fn seen(&self, now: Instant) -> Result<String, String> {
-        match &*self.0.lock() {
-            Err(why) => Err(format!("deaths of namespaces can't be watched: {why}")),
-            Ok(last) if now.saturating_duration_since(*last) > LONGEST_TURN => Err(format!(
-                "the look-out for dead namespaces hangs since {} s; restart fairleadd",
-                now.saturating_duration_since(*last).as_secs()
-            )),
-            Ok(_) => Ok(String::new()),
-        }
-    }
-}
-
 impl Engine {
-    /// Adds the engine's own probes.
+    /// Adds the engine's own probes: of life are those of what a new engine has anew.
     pub(super) fn probe_health(engine: &Arc<Engine>, health: &Health, readiness: &Readiness) {
         let about = |look: fn(&Engine) -> Result<String, String>| {
             let engine = Arc::clone(engine);
             Box::new(move || look(&engine))
         };
-        health.probe("netlink", about(Engine::kernel_answers));
+        health.probe_of_life("netlink", about(Engine::kernel_answers));
         health.probe("store", about(Engine::store_takes_records));
-        health.probe("namespaces", about(|engine| engine.netns_watch.seen(Instant::now())));
+        health.probe_of_life("namespaces", about(|engine| engine.netns_watch.seen(Instant::now())));
         health.probe("files", about(Engine::file_work_ends));
         health.probe("drivers", about(Engine::drivers_end));
         // Told, and no illness: a restart of the daemon heals no VF.
@@ -73,7 +35,8 @@ impl Engine {
         asked.map(|_| String::new()).map_err(|e| format!("the kernel does not answer: {e}"))
     }
 
-    /// A restart ends such calls where the file system lets a killed process go, and the next start waits for no directory.
+    /// No matter of life: a file system that hangs goes on hanging, and may keep a killed process, too. The next start waits for no
+    /// directory.
     fn file_work_ends(&self) -> Result<String, String> {
         let hanging = self.core.ipam.host_local.hanging(FILE_WORK);
         if hanging.is_empty() {
@@ -99,6 +62,7 @@ impl Engine {
         Ok(format!("drivers do not end what they were asked to do, which only a reboot may end: {all}"))
     }
 
+    /// No matter of life: a restart makes no room, and the DELs that do need the daemon.
     fn store_takes_records(&self) -> Result<String, String> {
         if self.core.store.writable(0) {
             return Ok(String::new());

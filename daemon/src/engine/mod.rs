@@ -7,8 +7,10 @@
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
-mod at_rest;
+mod assembly;
 pub(crate) mod attachment_request;
+mod call_phases;
+mod call_settings;
 mod cluster_network;
 mod conf_cache;
 pub(crate) mod core;
@@ -22,13 +24,14 @@ mod failing_removals;
 pub mod failpoint;
 mod first_available_path;
 mod health_probes;
+mod idle_memory;
 mod keyed_locks;
 pub(crate) mod kinds;
-mod live_policy;
 mod metrics_of_ports;
 mod metrics_of_records;
 mod multus_pods;
 mod netdev;
+mod netns_watch;
 mod node_readiness;
 mod operator_views;
 mod parsed_request;
@@ -38,13 +41,14 @@ mod random_ids;
 mod read_definitions;
 mod recent_calls;
 mod recorded_netns;
+mod removal_threads;
 mod runtime_cache;
 mod start;
+mod start_error;
 pub mod start_for_daemon;
 mod tenant_definition;
 #[cfg(test)]
 mod tests;
-mod timing;
 mod userspace_pods;
 
 use std::path::PathBuf;
@@ -54,7 +58,7 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::Cluster;
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::pools::{Owners, Verb};
+use fairlead_sriov::pools::{Verb, VfOwners};
 use parking_lot::Mutex;
 
 use crate::call::{ChangeOver, NamedAttachment, OrphansListed, PodNetwork, PreparedCall, Service};
@@ -63,22 +67,23 @@ use crate::metrics;
 use crate::settings::Settings;
 use crate::store::Key;
 
-use self::at_rest::CallsCome;
 use self::core::Core;
+use self::idle_memory::CallsCome;
 use self::multus_pods::MultusPods;
 use attachment_request::AttachmentRequest;
 pub(crate) use attachment_request::OWN_TYPE;
 use executable_call::EngineCall;
-use health_probes::NetnsWatch;
+use netns_watch::NetnsWatch;
 use parsed_request::ParsedRequest;
 use pod_networks::ImmediateNetworks;
 use read_definitions::ReadDefinitions;
 use recent_calls::RecentCalls;
 
 pub(crate) use self::core::unreadable_records;
+pub use assembly::EngineInputs;
 pub use attachment_request::Sandbox;
-pub use live_policy::Policy;
-pub use start::{Beside, StartError};
+pub use call_settings::CallSettings;
+pub use start_error::StartError;
 pub use tenant_definition::DefinitionCall;
 
 /// Carries calls out.
@@ -104,7 +109,7 @@ pub struct Engine {
 impl Engine {
     /// Takes a changed configuration.
     pub fn configure(&self, settings: &Settings) {
-        self.core.policy.set(Policy::from(settings));
+        self.core.call_settings.set(CallSettings::from(settings));
         if let Some(cluster) = self.cluster.as_deref().filter(|_| settings.policy.goes_by_labels()) {
             cluster.watch_namespace_labels();
         }
@@ -132,7 +137,7 @@ impl Engine {
     }
 
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
-    fn with_owners<T>(&self, call: impl FnOnce(Owners<'_>) -> T) -> T {
+    fn with_owners<T>(&self, call: impl FnOnce(VfOwners<'_>) -> T) -> T {
         let leftovers = || self.core.kinds.leftovers.owners();
         self.core.kinds.sriov.with_owners(&leftovers, call)
     }
@@ -180,7 +185,7 @@ impl Service for Engine {
     fn forget(&self, named: &NamedAttachment, carry_out: bool) -> Result<serde_json::Value, CniError> {
         let pools = &self.core.kinds.sriov.pools;
         let quarantine = |vf: PciAddr| {
-            let order = |owners: Owners<'_>| pools.order(Verb::Quarantine, &vf.to_string(), owners);
+            let order = |owners: VfOwners<'_>| pools.order(Verb::Quarantine, &vf.to_string(), owners);
             self.with_owners(order).is_ok()
         };
         self.core.forget_named(named, carry_out, &quarantine)

@@ -29,7 +29,7 @@ impl Engine {
 
     /// Waits for the file as long as for a pod.
     pub(super) fn wait_until_ready(&self, node: &ClusterNetwork, waiting: &Waiting) -> Result<(), CniError> {
-        let deadline = waiting.deadline.min(Instant::now() + self.core.policy().pod_wait);
+        let deadline = waiting.deadline.min(Instant::now() + self.core.call_settings().pod_wait);
         loop {
             match self.must_be_ready(node) {
                 Err(_) if Instant::now() < deadline && !waiting.gone.get() => thread::sleep(LOOKS),

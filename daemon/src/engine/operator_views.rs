@@ -45,13 +45,13 @@ fn definitions(engine: &Engine) -> Value {
     let Some(cluster) = &engine.cluster else { return json!([]) };
     let one = |known: KnownDefinition| {
         let labels = cluster.namespace_labels(&known.namespace);
-        let (config, unusable) = match &known.found {
-            Ok(definition) => (definition.config.as_deref(), None),
-            Err(reason) => (None, Some(reason)),
+        let (config, resource, unusable) = match &known.found {
+            Ok(definition) => (definition.config.as_deref(), definition.resource.as_deref(), None),
+            Err(reason) => (None, None, Some(reason)),
         };
         json!({
-            "namespace": known.namespace, "name": known.name, "config": config, "unusable": unusable,
-            "labels": labels.as_deref(),
+            "namespace": known.namespace, "name": known.name, "config": config, "resource": resource,
+            "unusable": unusable, "labels": labels.as_deref(),
         })
     };
     cluster.known_definitions().into_iter().map(one).collect()

@@ -10,7 +10,7 @@ use fairlead_kube::PodRef;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::timing::Phases;
+use super::call_phases::Phases;
 use crate::store::Key;
 
 /// So many failures are remembered, those that happened again counted once.

@@ -11,14 +11,11 @@ use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
-use super::{Beside, Engine, Policy, metrics_of_ports, metrics_of_records};
+use super::{CallSettings, Engine, EngineInputs, metrics_of_ports, metrics_of_records};
 use crate::call::Service;
 use crate::cluster_watch;
 use crate::daemon::{Started, Surroundings};
-use crate::node_paths::NodePaths;
-
-/// The nodes of IOMMU groups.
-pub(crate) const VFIO_NODES: &str = "/dev/vfio";
+use crate::node_paths::{NodePaths, VFIO_NODES};
 
 /// The sysctls of procfs.
 const SYSCTLS: &str = "/proc/sys";
@@ -35,7 +32,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
     let kernel = RealKernel::new()?.with_vfio_nodes(&nodes).with_sysctls(&sysctls);
     let kernel: Arc<dyn Kernel> = Arc::new(kernel);
     let settings = surroundings.settings.current();
-    let beside = Beside {
+    let inputs = EngineInputs {
         kernel,
         networks: Arc::clone(&surroundings.networks),
         calls: surroundings.calls.clone(),
@@ -47,7 +44,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         settings: Arc::clone(&settings),
         settles: SETTLES,
     };
-    let engine = Engine::start(&surroundings.paths, Policy::from(&*settings), beside)?;
+    let engine = Engine::start(&surroundings.paths, CallSettings::from(&*settings), inputs)?;
     Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
     metrics_of_records::register(&engine, &surroundings.exposition);
     metrics_of_ports::register(&engine, &surroundings.exposition);

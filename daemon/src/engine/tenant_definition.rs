@@ -73,13 +73,13 @@ impl Engine {
         runtime: &Map<String, Value>,
         args: &Args,
     ) -> Result<Arc<Definition>, CniError> {
-        let policy = self.core.policy();
+        let call_settings = self.core.call_settings();
         // What cannot be read is not taken for a policy that allows everything.
-        let settings = policy.tenants.as_deref();
-        let settings =
-            settings.ok_or_else(|| Refusal::PolicyUnknown { namespace: tenant.namespace().to_owned() })?;
+        let policy = call_settings.policy.as_deref();
+        let policy =
+            policy.ok_or_else(|| Refusal::PolicyUnknown { namespace: tenant.namespace().to_owned() })?;
         let definition = self.definitions.get(tenant, text, object, runtime, args)?;
-        definition.judge(settings)?;
+        definition.judge(policy)?;
         Ok(definition)
     }
 
@@ -112,12 +112,11 @@ impl Engine {
         list: Option<(&ConfList, Option<&Arc<str>>)>,
         made_with: Option<MadeWith<'_>>,
     ) -> Result<String, CniError> {
-        let (sandbox, vf_wait) = (call.sandbox, self.core.policy().vf_wait);
+        let sandbox = call.sandbox;
         let namespace = Some(call.tenant.namespace().into());
         let parsed = ParsedRequest::new(conf, namespace, sandbox.container, call.ifname, sandbox.args);
         let waiting = call.waiting.clone();
-        let mut request =
-            AttachmentRequest::of_definition(sandbox, call.ifname, &parsed.wanted, waiting, vf_wait)?;
+        let mut request = AttachmentRequest::of_definition(sandbox, call.ifname, &parsed.wanted, waiting)?;
         if let Some(MadeWith { first, visit, default_route }) = made_with {
             request.nested = true;
             request.made_with = Some(first);

@@ -8,8 +8,8 @@ use fairlead_cni::config::{ClusterNetwork, ConfList};
 
 use super::unread_keys::{asked, closest};
 use super::{ABOUT, Node};
-use crate::doctor::{Finding, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
+use crate::finding::{Finding, less, wrong};
 
 /// What is known of networks beside those of the conf dir.
 #[derive(Debug, Default)]
@@ -176,8 +176,8 @@ mod tests {
 
     use super::*;
     use crate::conf_dir::{Directories, Networks};
-    use crate::doctor::Verdict;
     use crate::engine::kinds::BUILT_IN;
+    use crate::finding::Verdict;
     use crate::metrics;
 
     #[test]

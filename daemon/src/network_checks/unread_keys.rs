@@ -5,8 +5,8 @@ use fairlead_cni::go_json::folded;
 use serde_json::{Map, Value};
 
 use super::ABOUT;
-use crate::doctor::{Finding, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
+use crate::finding::{Finding, less, wrong};
 
 /// From this likeness on, of at most 1, a key is taken for another one that was mistyped.
 const ALIKE: f64 = 0.8;

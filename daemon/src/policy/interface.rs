@@ -22,6 +22,8 @@ pub struct Interface {
     pub link: Link,
     /// Where its addresses come from.
     pub addresses: Addresses,
+    /// The addresses that `CNI_ARGS` ask for, as written.
+    pub args_ips: Vec<String>,
 }
 
 /// What an interface is made of.
@@ -77,9 +79,9 @@ impl Interface {
         }
         match Fairlead::parse(&conf)? {
             Fairlead::ClusterNetwork(network) => {
-                let link = Link::ClusterNetwork(network.name);
-                let place = place.to_owned();
-                Ok(vec![Interface { place, conf: Arc::new(conf), link, addresses: Addresses::None }])
+                let (link, addresses) = (Link::ClusterNetwork(network.name), Addresses::None);
+                let (place, args_ips) = (place.to_owned(), ips_of(args));
+                Ok(vec![Interface { place, conf: Arc::new(conf), link, addresses, args_ips }])
             }
             Fairlead::Paths { paths, .. } => {
                 let below = if place.is_empty() { String::new() } else { format!("{place}.") };
@@ -112,7 +114,21 @@ impl Interface {
             (_, Some("static")) => Addresses::Static(StaticIpam::parse(&conf, args)?),
             (_, Some(kind)) => Addresses::Executed(kind.to_owned()),
         };
-        Ok(Interface { place, conf: Arc::new(conf), link, addresses })
+        Ok(Interface { place, conf: Arc::new(conf), link, addresses, args_ips: ips_of(args) })
+    }
+
+    /// The addresses that are asked for of a program or of the administrator's network, by their keys: who reads which of them cannot be
+    /// seen. Of what is built in, [`Addresses`] say what it takes.
+    pub(super) fn ips_asked_of_others(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let is_read_by_others = matches!(self.link, Link::Executed | Link::ClusterNetwork(_))
+            || matches!(self.addresses, Addresses::Executed(_));
+        let keys = [
+            ("ips", &self.conf.runtime.ips),
+            ("args.cni.ips", &self.conf.args_cni_ips),
+            ("ips", &self.args_ips),
+        ];
+        let asked = keys.into_iter().flat_map(|(key, ips)| ips.iter().map(move |ip| (key, ip.as_str())));
+        asked.filter(move |_| is_read_by_others)
     }
 
     /// A key of this interface with its place in the definition.
@@ -122,6 +138,10 @@ impl Interface {
             place => format!("{place}.{key}"),
         }
     }
+}
+
+fn ips_of(args: &Args) -> Vec<String> {
+    args.ip().into_iter().map(str::to_owned).collect()
 }
 
 /// The device, or `None` where nobody has named one yet.

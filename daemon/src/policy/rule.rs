@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::macvlan::Mode;
 use fairlead_cni::config::vhost_user::{Place, Switch};
 use fairlead_cni::config::{HostDevice, HostLocal, Sriov, StaticIpam, VhostUser, sriov};
+use fairlead_cni::{CniError, addr};
 use ipnet::IpNet;
 
 use super::refusal::shown;
@@ -209,6 +209,8 @@ impl Judgement<'_> {
         }
         let Some(ranges) = &self.rule.ranges else { return Ok(()) };
         let allowed = |net: &IpNet| ranges.iter().any(|range| range.contains(net));
+        self.asked_of_others(ranges, allowed)?;
+        // What `CNI_ARGS` ask for is judged by now.
         let (conf, args) = (&self.interface.conf, Args::default());
         let unreadable = |error: CniError| self.refuse("ipam", error.msg, "ranges", ranges);
         let (key, odd) = match &self.interface.addresses {
@@ -228,6 +230,18 @@ impl Judgement<'_> {
             Addresses::Executed(_) | Addresses::None => return Ok(()),
         };
         odd.map_or(Ok(()), |net| Err(self.refuse(key, net.to_string(), "ranges", ranges)))
+    }
+
+    /// What cannot be read as an address is refused: whoever gets it could read another one.
+    fn asked_of_others(&self, ranges: &[IpNet], allowed: impl Fn(&IpNet) -> bool) -> Result<(), Refusal> {
+        let net = |ip: &str| addr::cidr(ip).or_else(|| addr::ip(ip).map(IpNet::from));
+        let is_odd = |ip: &str| net(ip).is_none_or(|net| !allowed(&net));
+        match self.interface.ips_asked_of_others().find(|&(_, ip)| is_odd(ip)) {
+            Some((key, ip)) => {
+                Err(self.refuse(key, format!("{}, which is asked for", shown(ip)), "ranges", ranges))
+            }
+            None => Ok(()),
+        }
     }
 }
 

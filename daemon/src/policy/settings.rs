@@ -64,6 +64,17 @@ impl PolicySettings {
         let by_labels = |selector: &NamespaceSelector| matches!(selector, NamespaceSelector::Labels(_));
         self.rules.iter().any(|rule| rule.namespaces.iter().any(by_labels))
     }
+
+    /// Whether the rule for a namespace depends on its labels: one that names namespaces by them comes before the first with its name.
+    pub fn needs_labels_of(&self, namespace: &str) -> bool {
+        let by_name = |selector: &NamespaceSelector| match selector {
+            NamespaceSelector::Name(glob) => glob.matches(namespace),
+            NamespaceSelector::Labels(_) => false,
+        };
+        let by_labels = |selector: &NamespaceSelector| matches!(selector, NamespaceSelector::Labels(_));
+        let before = self.rules.iter().take_while(|rule| !rule.namespaces.iter().any(by_name));
+        before.flat_map(|rule| &rule.namespaces).any(by_labels)
+    }
 }
 
 /// Refuses what no interface can be called: it would allow nothing, and nobody would notice.

@@ -335,6 +335,11 @@ fn addresses_are_of_the_rules_ranges_wherever_they_come_from() {
         &bridge(r#"{"type":"static","addresses":[{"address":"192.168.0.1/16"}]}"#),
         &["\"ipam.addresses\"", "192.168.0.1/16"],
     );
+    let by_args = Args::parse("IP=10.8.0.1/24").unwrap();
+    let asked = bridge(r#"{"type":"static"}"#);
+    let asked = Definition::read(&tenant(), &asked, None, &Map::new(), &by_args).unwrap();
+    let told = asked.judge(&executed).unwrap_err().to_string();
+    assert!(told.contains(r#""ips": "10.8.0.1/24""#) && told.contains("[10.9.0.0/16]"), "{told}");
     refused(&executed, &bridge(r#"{"type":"host-local","subnet":"10.9.0.0"}"#), &["\"ipam\""]);
     assert_eq!(judged(&executed, &bridge(r#"{"type":"host-local","subnet":"10.9.1.0/24"}"#)), Ok(()));
     let named =
@@ -345,6 +350,46 @@ fn addresses_are_of_the_rules_ranges_wherever_they_come_from() {
         &with(r#"{"type":"static","addresses":[{"address":"10.9.0.1/24"}]}"#),
         &["\"ipamTypes\""],
     );
+}
+
+#[test]
+fn an_address_that_is_asked_for_is_of_the_rules_ranges_whichever_program_reads_it_and_however_it_is_told() {
+    let rules = settings(
+        r#"{rules: [{namespaces: ["*"], types: [macvlan, bridge, tuning, fairlead], ranges: ["10.9.0.0/16"],
+            ipamTypes: [host-local, static, whereabouts]}]}"#,
+    );
+    let judge = |text: &str, runtime: &Value, args: &str| {
+        let (runtime, args) = (runtime.as_object().unwrap(), Args::parse(args).unwrap());
+        Definition::read(&tenant(), text, None, runtime, &args).unwrap().judge(&rules)
+    };
+    for text in [
+        plugin("bridge", r#""ipam":{"type":"static"}"#),
+        plugin("bridge", &host_local("")),
+        plugin("bridge", r#""ipam":{"type":"whereabouts"}"#),
+        plugin("macvlan", r#""ipam":{"type":"whereabouts"}"#),
+        plugin("tuning", ""),
+        plugin("fairlead", r#""clusterNetwork":"storage""#),
+    ] {
+        let with = |key: &str| text.replacen('{', &format!("{{{key},"), 1);
+        let in_each_way = |ip: &str| {
+            let args_cni = with(&format!(r#""args":{{"cni":{{"ips":["{ip}"]}}}}"#));
+            [
+                judge(&text, &json!({}), &format!("IgnoreUnknown=1;IP={ip}")),
+                judge(&with(r#""capabilities":{"ips":true}"#), &json!({ "ips": [ip] }), ""),
+                judge(&args_cni, &json!({}), ""),
+            ]
+        };
+        assert_eq!(in_each_way("10.9.0.7/24"), [Ok(()), Ok(()), Ok(())], "{text}");
+        for ip in ["10.8.0.1/24", "10.8.0.1", "10.9.0.1/8", "fd00::1/64", "all"] {
+            for answer in in_each_way(ip) {
+                let told = answer.unwrap_err().to_string();
+                assert!(told.contains(&format!("{ip:?}")) && told.contains("\"ranges\""), "{text}: {told}");
+            }
+        }
+    }
+    // The last of several counts as much as the first.
+    let told = judge(&plugin("tuning", ""), &json!({}), "IP=10.9.0.7/24, 10.8.0.1/24").unwrap_err();
+    assert!(told.to_string().contains("10.8.0.1/24"), "{told}");
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl PortPools {
     /// The kernel's. It may be done again.
     pub(crate) fn give_back(&self, port: &str, id: u64) -> io::Result<()> {
         let mut state = self.state.lock();
-        if self.store.port_holder(port, Some(id)).is_some() {
+        if self.store.has_port(port, Some(id)) {
             return Ok(());
         }
         let Some(declared) = state.ports.get_mut(port) else { return self.discard(port) };
@@ -278,7 +278,7 @@ impl PortPools {
     pub(crate) fn table(&self) -> Value {
         let state = self.state.lock();
         let row = |(id, port): (&String, &Port)| {
-            let holder = self.store.port_holder(id, None);
+            let holder = self.store.port_holder_in_words(id);
             let word = port.state_name(holder.is_some());
             json!({"pool": port.pool, "port": id, "resource": port.resource, "mode": port.mode, "mac": port.mac, "state": word,
                 "attachment": holder, "reason": port.fault})
@@ -291,7 +291,7 @@ impl PortPools {
         let state = self.state.lock();
         let mut counted = BTreeMap::new();
         for (id, port) in &state.ports {
-            let word = port.state_name(self.store.port_holder(id, None).is_some());
+            let word = port.state_name(self.store.has_port(id, None));
             // Zeroes too, so that a series does not end with its last port.
             for each in STATE_NAMES {
                 *counted.entry((port.pool.clone(), each)).or_default() += usize::from(each == word);
@@ -307,7 +307,7 @@ impl PortPools {
         let port = state.ports.get_mut(id).ok_or("no pool has it any more")?;
         let mac = port.mac.ok_or(NOT_ON_RECORD)?;
         // A pod may have been given it before without an ADD for it ever coming.
-        if self.store.port_holder(id, None).is_none() {
+        if !self.store.has_port(id, None) {
             port.ready = None;
             let made = self.new_directory(id, port.mode).map_err(|error| unmade(&error));
             port.note(made.as_ref().err().cloned());
@@ -342,7 +342,7 @@ impl PortPools {
     fn with_directories<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         let is_missing = |port: &Port| port.ready.is_none() && port.mac.is_some();
         for (id, port) in state.ports.iter_mut().filter(|(_, port)| is_missing(port)) {
-            if self.store.port_holder(id, None).is_some() {
+            if self.store.has_port(id, None) {
                 continue;
             }
             let made = self.new_directory(id, port.mode).map_err(|error| unmade(&error));
@@ -355,8 +355,7 @@ impl PortPools {
     /// Discards the directories of ports that are not declared any more, unless a pod still has them.
     fn discard_undeclared(&self, state: &State) {
         let names = File::open(&self.directory).and_then(renewed_directory::names).unwrap_or_default();
-        let is_nobodys =
-            |id: &&String| !state.ports.contains_key(*id) && self.store.port_holder(id, None).is_none();
+        let is_nobodys = |id: &&String| !state.ports.contains_key(*id) && !self.store.has_port(id, None);
         for id in names.iter().filter(is_nobodys) {
             if let Err(error) = self.discard(id) {
                 tracing::warn!(port = id, %error, "the directory of a port that no pool has stays");

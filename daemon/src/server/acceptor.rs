@@ -2,7 +2,7 @@
 //!
 //! Waking another thread costs a call some 20 µs, and the general way of a request some 80. So the thread that accepted a connection
 //! carries its call out and answers it (`direct_call`); what follows the answer waits for a pause (`answered_calls`). There are as many
-//! acceptors as the fast line has threads. What comes while all of them are in calls waits in the socket's backlog, in order; where
+//! acceptors as the fast lane has threads. What comes while all of them are in calls waits in the socket's backlog, in order; where
 //! that takes long, another thread hands it to the server's (`stuck_acceptors`).
 
 use std::io;
@@ -19,9 +19,9 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::accepted::HandedOver;
 use super::answered_calls::AnsweredCalls;
 use super::direct_call::{self, Direct};
+use super::protocol_detection::HandedOver;
 use super::stuck_acceptors::{BusyAcceptors, StandIn};
 use crate::admission::Admission;
 

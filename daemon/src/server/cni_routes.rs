@@ -13,7 +13,7 @@ use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::accepted::CallThatCame;
+use super::protocol_detection::CallThatCame;
 use super::{ServerState, request_body, responses};
 use crate::admission::{ArrivedCall, Outcome};
 use crate::netconf_summary::ConfigSummary;

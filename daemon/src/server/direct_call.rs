@@ -14,8 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-use super::accepted::CallThatCame;
 use super::answered_calls::{AnsweredCall, AnsweredCalls};
+use super::protocol_detection::CallThatCame;
 use super::{LAST_ANSWERS, cni_routes, responses};
 use crate::admission::Admission;
 use crate::call::{CallerGone, Reply, catching_panics};

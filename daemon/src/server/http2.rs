@@ -24,7 +24,7 @@ use tonic::Code;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::accepted::Accepted;
+use super::protocol_detection::Accepted;
 use super::remote_cni::{self, REFLECTION, grpc_status};
 use super::request_body::{self, BodyError};
 use super::{HEAD_LIMIT, LAST_ANSWERS, ServerState, responses};

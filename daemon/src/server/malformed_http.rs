@@ -13,7 +13,7 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 
-use super::accepted::Accepted;
+use super::protocol_detection::Accepted;
 
 /// A connection on which hyper's own refusals get a body.
 #[derive(Debug)]

@@ -6,7 +6,6 @@
 //! without HTTP's machinery (`direct_call`). All others are served by one thread, which never waits for a call: calls go
 //! through [`Admission`], and slow look-ups go to a thread for blocking.
 
-mod accepted;
 mod acceptor;
 mod answered_calls;
 mod cni_routes;
@@ -14,6 +13,7 @@ mod direct_call;
 mod http2;
 mod malformed_http;
 mod operator_routes;
+mod protocol_detection;
 mod remote_cni;
 mod request_body;
 mod responses;
@@ -45,11 +45,11 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use self::accepted::{Accepted, CallThatCame, HandedOver, Protocol};
 use self::acceptor::Acceptors;
 use self::cni_routes::PreparedCallSlot;
 use self::http2::GrpcServer;
 use self::malformed_http::HttpConnection;
+use self::protocol_detection::{Accepted, CallThatCame, HandedOver, Protocol};
 use self::request_body::BODIES_KIB;
 use self::responses::ReceiptSlot;
 use crate::admission::{Admission, Receipt};

@@ -22,6 +22,7 @@ use crate::metrics::OPEN_METRICS;
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(healthz).fallback(responses::wrong_method))
+        .route("/livez", get(livez).fallback(responses::wrong_method))
         .route("/readyz", get(readyz).fallback(responses::wrong_method))
         .route("/metrics", get(metrics).fallback(responses::wrong_method))
         .route("/v1/status", get(status).fallback(responses::wrong_method))
@@ -57,6 +58,14 @@ async fn healthz(State(server): State<ServerState>) -> Response {
     .await
 }
 
+async fn livez(State(server): State<ServerState>) -> Response {
+    on_blocking_thread(move || {
+        let all = server.health.conditions_of_life();
+        conditions(all.iter().all(|c| c.met), &all)
+    })
+    .await
+}
+
 async fn readyz(State(server): State<ServerState>) -> Response {
     on_blocking_thread(move || {
         let all = server.readiness.conditions();
@@ -86,6 +95,7 @@ async fn status(State(server): State<ServerState>) -> Response {
             "ready": readiness.iter().all(|c| c.met),
             "readiness": readiness,
             "healthy": health.iter().all(|c| c.met),
+            "alive": server.health.is_alive(&health),
             "health": health,
             "calls": server.admission.counts(),
             "removals": table("removals"),

@@ -12,8 +12,8 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::accepted::HandedOver;
 use super::acceptor::AFTER_A_FAILURE;
+use super::protocol_detection::HandedOver;
 
 /// Acceptors that are all in calls count as stuck when fewer calls than there are acceptors have ended for so long: STATUS must be answered
 /// within 100 ms, whatever waits before it.

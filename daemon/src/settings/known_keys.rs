@@ -4,7 +4,8 @@ use serde::de::value::Error;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 
-use super::Settings;
+use super::{SHOWN_CHARS, Settings};
+use crate::network_checks::closest;
 
 /// Keeps the names of the fields that a struct asks for, and gives it none.
 struct FieldNames<'k>(&'k mut &'static [&'static str]);
@@ -32,14 +33,31 @@ impl<'de> Deserializer<'de> for FieldNames<'_> {
     }
 }
 
+/// The keys of a part of the file: of [`Settings`] those at its top, of [`Installation`](super::Installation) those under `install`.
+pub fn keys_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut keys: &'static [&'static str] = &[];
+    // It always fails, once it has the names.
+    let _ = T::deserialize(FieldNames(&mut keys));
+    keys
+}
+
 impl Settings {
     /// The keys at the top of the file.
     pub fn keys() -> &'static [&'static str] {
-        let mut keys: &'static [&'static str] = &[];
-        // It always fails, once it has the names.
-        let _ = Settings::deserialize(FieldNames(&mut keys));
-        keys
+        keys_of::<Settings>()
     }
+}
+
+/// The known word that is closest to the unknown one that an error quotes: its parser says "unknown field `a`, expected one of b, c".
+pub(super) fn meant(error: &str) -> Option<&str> {
+    let (_, told) = error.split_once("unknown ")?;
+    // The place comes last.
+    let told = told.split(" at line ").next()?;
+    let (unknown, known) = told.split_once(", expected ")?;
+    // No word of ours is longer, and to compare one would take long.
+    let unknown = unknown.split('`').nth(1).filter(|word| word.len() <= SHOWN_CHARS)?;
+    let known = known.strip_prefix("one of ").unwrap_or(known).split([',', ' ', '`']);
+    closest(unknown, known.filter(|word| !word.is_empty() && *word != "or"))
 }
 
 #[cfg(test)]

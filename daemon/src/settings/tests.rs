@@ -90,6 +90,8 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         ("del: early\ndel: wait\n", ":2: ", "the key \"del\" is there twice; put it right"),
         ("del: early\ndelegateTimeout: 0s\n", ":2: ", "would kill every plugin at its start"),
         ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
+        ("podWait: 0s\n", ":1: ", "an ADD fails unless its pod is known already: give one like 25s"),
+        ("devicePluginConfig: pcidp/config.json\n", ":1: ", "\"pcidp/config.json\" is no absolute path"),
         ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
         ("kubelet:\n  root: /x\n", ":2: ", "root"),
         ("policy:\n  lendable: [\"ens1f*\"]\n", ":2: ", "\"ens1f*\" is no name of an interface"),
@@ -102,6 +104,25 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         assert!(refused.starts_with("/etc/fairlead/config.yaml:"), "{text:?}: {refused}");
         assert!(refused.contains(line) && refused.contains(part), "{text:?}: {refused}");
     }
+}
+
+#[test]
+fn r08_the_key_that_was_meant_is_told_of_every_mistyped_one() {
+    let mistyped = |key: &str| format!("{}x{}", &key[..key.len() - 1], &key[key.len() - 1..]);
+    for key in Settings::keys() {
+        let refused = parse(&format!("dad: fast\n{}: 1\n", mistyped(key))).unwrap_err();
+        let asked = format!("(did you mean {key:?}?); put it right");
+        assert!(refused.contains(":2: unknown field") && refused.contains(&asked), "{refused}");
+    }
+    let refused = parse("dad: fst\n").unwrap_err();
+    assert!(refused.contains("(did you mean \"fast\"?)"), "{refused}");
+    assert!(!parse("groups: []\n").unwrap_err().contains("did you mean"));
+    // The log and `status` have it too.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, "polcy: {}\n").unwrap();
+    let refused = LiveSettings::new(&path, Node::default()).refused().unwrap();
+    assert!(refused.contains("did you mean \"policy\"?"), "{refused}");
 }
 
 #[test]
@@ -125,12 +146,20 @@ fn the_device_plugins_file_is_read_with_this_one_and_a_change_of_it_is_one_of_th
 fn r08_a_file_that_is_refused_at_the_start_is_told_from_one_that_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
-    assert!(!LiveSettings::new(&path, Node::default()).current().unread);
+    let absent = LiveSettings::new(&path, Node::default());
+    assert!(!absent.current().unread && absent.loaded().is_ok());
     std::fs::write(&path, "del: maybe\n").unwrap();
     let live = LiveSettings::new(&path, Node::default());
     assert!(live.current().unread);
+    let told = live.loaded().unwrap_err();
+    for part in ["refused since the start", "config.yaml:1: ", "maybe", "put it right"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
     std::fs::write(&path, "").unwrap();
-    assert!(live.reload() && !live.current().unread);
+    assert!(live.reload() && !live.current().unread && live.loaded().is_ok());
+    // What is refused later leaves in force what was read.
+    std::fs::write(&path, "del: maybe\n").unwrap();
+    assert!(!live.reload() && live.refused().is_some() && live.loaded().is_ok());
 }
 
 #[test]

@@ -2,19 +2,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fairlead_cni::config::NetConf;
 use fairlead_cni::spool::serialise;
 use fairlead_cni::wire::{Spooled, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
 use nix::errno::Errno;
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use super::*;
 use crate::admission::{Limits, Outcome};
-use crate::call::{PodNetwork, Reply};
+use crate::call::Reply;
+use crate::call::fake_service::FakeService;
 use crate::metrics::{Calls, Exposition};
-use crate::store::Key;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -27,72 +25,21 @@ struct Fake {
     log: Mutex<Vec<String>>,
 }
 
-struct FakeCall(Arc<Fake>, Request);
-
-impl PreparedCall for FakeCall {
-    fn request(&self) -> &Request {
-        &self.1
-    }
-
-    fn conf(&self) -> Option<&NetConf> {
-        None
-    }
-
-    fn lane(&self) -> Lane {
-        if self.1.container_id.starts_with("slow") { Lane::Slow } else { Lane::Fast }
-    }
-
-    fn serve(&self, _: Waiting) -> Reply {
-        let FakeCall(fake, request) = self;
+impl FakeService for Fake {
+    fn answer(&self, request: &Request) -> Reply {
         let container = request.container_id.clone();
         let fails = container == "bad"
-            && fake.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+            && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
         if container.ends_with("hangs") && request.command == Command::Del {
-            drop(fake.hangs.lock());
+            drop(self.hangs.lock());
         }
-        fake.log.lock().push(format!("{} {container}", request.command.name()));
+        self.log.lock().push(format!("{} {container}", request.command.name()));
         let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
         Reply { version: CniVersion::LATEST, outcome }
     }
 
-    fn delivered(&self) {}
-
-    fn count_phases(&self) {}
-
-    fn answered(&self, _: bool) {}
-}
-
-impl Service for Fake {
-    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
-        Arc::new(FakeCall(self, request))
-    }
-
-    fn table(&self, _: &str) -> Option<Value> {
-        None
-    }
-
-    fn describe(&self, named: &str) -> Value {
-        Value::String(named.to_owned())
-    }
-
-    fn pod_networks(&self, _: &Key) -> Vec<PodNetwork> {
-        Vec::new()
-    }
-
-    fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
-        Ok(vec![of].into())
-    }
-
-    fn collect(&self, _: Option<crate::call::OrphansListed>) -> Result<Value, CniError> {
-        Ok(Value::Null)
-    }
-
-    fn change_over(&self, _: crate::call::ChangeOver, _: &str) -> Result<(), CniError> {
-        Ok(())
-    }
-
-    fn forget(&self, _: &crate::call::NamedAttachment, _: bool) -> Result<Value, CniError> {
-        Ok(Value::Null)
+    fn lane_of(&self, request: &Request) -> Lane {
+        if request.container_id.starts_with("slow") { Lane::Slow } else { Lane::Fast }
     }
 }
 

@@ -17,7 +17,7 @@ mod noted_boot;
 mod opening;
 mod record;
 mod recovery;
-mod set_aside;
+mod set_aside_journals;
 mod shared_texts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -38,7 +38,7 @@ pub use link_record::{
 pub use newer::NewerAttachment;
 pub use opening::{Lost, Opened};
 pub use record::{Attachment, Caller, Entry, IpamRecord, Key, Namespace, PassedOver, Phase};
-pub use set_aside::{damaged, of_newer_version};
+pub use set_aside_journals::{damaged, of_newer_version};
 
 use frame::{encode, put, put_as_written, put_over};
 use journal::{Journal, is_full};
@@ -334,20 +334,29 @@ impl Store {
         self.lock().live.get(&id).cloned()
     }
 
-    /// Who has this VF, for a person. What a newer version wrote has every VF that it names.
-    pub fn vf_holder(&self, address: PciAddr) -> Option<String> {
+    /// Whether an attachment has this VF. What a newer version wrote has every VF that it names.
+    pub fn has_vf(&self, address: PciAddr) -> bool {
         let state = self.lock();
-        let ours = state.live.values().find(|attachment| attachment.has_pci_device(address));
-        let ours = ours.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
+        state.holder_of_vf(address).is_some() || state.newer.mentioning(&address.to_string()).is_some()
+    }
+
+    /// The attachment that has this VF, for a person: "net1 of container c1". `None` where [`Store::has_vf`] says no.
+    pub fn vf_holder_in_words(&self, address: PciAddr) -> Option<String> {
+        let state = self.lock();
+        let ours = state.holder_of_vf(address).map(|holder| holder.key.interface_in_words());
         ours.or_else(|| Some(state.newer.mentioning(&address.to_string())?.label()))
     }
 
-    /// The attachment that has a port of a pool, other than `except`, in words for people.
-    pub fn port_holder(&self, port: &str, except: Option<u64>) -> Option<String> {
+    /// Whether an attachment other than `except` has this port of a pool. What a newer version wrote has every port that it names.
+    pub fn has_port(&self, port: &str, except: Option<u64>) -> bool {
         let state = self.lock();
-        let has = |a: &&Arc<Attachment>| Some(a.id) != except && a.pool_port() == Some(port);
-        let ours = state.live.values().find(has);
-        let ours = ours.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
+        state.holder_of_port(port, except).is_some() || state.newer.mentioning(port).is_some()
+    }
+
+    /// The attachment that has this port of a pool, for a person: "net1 of container c1". `None` where nobody has it.
+    pub fn port_holder_in_words(&self, port: &str) -> Option<String> {
+        let state = self.lock();
+        let ours = state.holder_of_port(port, None).map(|holder| holder.key.interface_in_words());
         ours.or_else(|| Some(state.newer.mentioning(port)?.label()))
     }
 
@@ -433,6 +442,17 @@ impl StoreState {
             self.silenced.insert(id);
         }
         self.live.insert(id, changed);
+    }
+
+    /// The attachment of this version that has a VF.
+    fn holder_of_vf(&self, address: PciAddr) -> Option<&Attachment> {
+        self.live.values().find(|attachment| attachment.has_pci_device(address)).map(Arc::as_ref)
+    }
+
+    /// The attachment of this version, other than `except`, that has a port of a pool.
+    fn holder_of_port(&self, port: &str, except: Option<u64>) -> Option<&Attachment> {
+        let has = |a: &&Arc<Attachment>| Some(a.id) != except && a.pool_port() == Some(port);
+        self.live.values().find(has).map(Arc::as_ref)
     }
 
     fn note_verbatim(&mut self, id: u64, payload: Vec<u8>) {

@@ -13,6 +13,7 @@ use fairlead_sriov::PciAddr;
 use serde_json::{Map, Value};
 
 use super::frame::{NewerEntry, put};
+use super::record::interface_in_words;
 use super::{Key, Namespace, Store, StoreError};
 
 /// An attachment of which a newer version left something on record.
@@ -78,7 +79,7 @@ impl NewerAttachment {
     /// For a person: "net1 of container c1".
     pub fn label(&self) -> String {
         match (&self.container, &self.ifname) {
-            (Some(container), Some(ifname)) => format!("{ifname} of container {container}"),
+            (Some(container), Some(ifname)) => interface_in_words(ifname, container),
             (Some(container), None) => format!("an interface of container {container}"),
             _ => "an attachment of an unknown container".to_owned(),
         }

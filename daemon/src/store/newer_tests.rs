@@ -158,8 +158,9 @@ fn whose_a_newer_versions_record_may_be_is_known_as_far_as_it_says_so() {
     assert!(
         store.newer_about(&other_type, true).is_some() && store.newer_about(&other_type, false).is_none()
     );
-    assert_eq!(store.vf_holder("0000:21:10.0".parse().unwrap()).unwrap(), "eth0 of container a-link");
-    assert!(store.vf_holder("0000:21:10.1".parse().unwrap()).is_none());
+    let (named, other) = ("0000:21:10.0".parse().unwrap(), "0000:21:10.1".parse().unwrap());
+    assert_eq!(store.vf_holder_in_words(named).unwrap(), "eth0 of container a-link");
+    assert!(store.has_vf(named) && !store.has_vf(other) && store.vf_holder_in_words(other).is_none());
     let told: Vec<_> = store.newer().iter().map(|newer| newer.version.to_string()).collect();
     assert!(told[0].starts_with("written by a newer version, 9.0.0 (record format 2;"), "{told:?}");
     // No number of its own may meet one that the newer version has given out.

@@ -16,7 +16,7 @@ use super::newer::NewerRecords;
 use super::noted_boot::{BootNote, NotedBoot};
 use super::record::{Attachment, Entry, Phase};
 use super::recovery::{RecoveredState, assume_committed, replay_entries};
-use super::set_aside::{Why, copy_aside, move_aside};
+use super::set_aside_journals::{Why, copy_aside, move_aside};
 use super::shared_texts::SharedTexts;
 use super::{JOURNAL, Store, StoreError, StoreState, seconds_since_epoch, warn_that_store_cannot};
 

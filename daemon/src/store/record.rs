@@ -32,6 +32,18 @@ pub struct Key {
     pub plugin: String,
 }
 
+impl Key {
+    /// The interface, for a person: "net1 of container c1".
+    pub fn interface_in_words(&self) -> String {
+        interface_in_words(&self.ifname, &self.container)
+    }
+}
+
+/// An interface by its name and its container, for a person: "net1 of container c1".
+pub(super) fn interface_in_words(ifname: &str, container: &str) -> String {
+    format!("{ifname} of container {container}")
+}
+
 /// How far an attachment has come. Written before the step that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

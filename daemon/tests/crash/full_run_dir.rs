@@ -158,6 +158,10 @@ fn x05_with_little_space_add_works_and_status_and_readiness_say_when_it_does_not
     assert!(refused.msg.contains("no space left"), "{refused}");
     assert!(small_is_refused(&rig, &pod), "there was space for 40 more");
     assert!(!rig.is_ready(), "/readyz is of another opinion than ADD");
+    // A restart would make no room, and the DELs that do need this daemon.
+    assert_eq!((rig.get("/healthz").status, rig.get("/livez").status), (503, 200));
+    let exits = |flag| rig.operator(&["status", flag]).output().unwrap().status.code();
+    assert_eq!(["--ready", "--healthy", "--alive"].map(exits), [Some(1), Some(1), Some(0)]);
     calls.iter().for_each(|call| call.del().succeeds());
     drop(daemon);
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use fairlead_kube::npwg;
 use serde_json::Value;
 
-use super::validate::{BIN, findings, host, plugin};
+use super::commands_on_a_host::{BIN, findings, host, plugin};
 
 fn examples(of: &str) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(of);

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::json;
 
+use super::commands_on_a_host::{BIN, findings, host, write};
 use super::rig::Rig;
-use super::validate::{BIN, findings, host, write};
 use super::{call_of, told};
 
 /// What doctor says of the runtimes.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test fails by panicking")]
 
+mod commands_on_a_host;
 mod describe;
 mod examples;
 mod install;
@@ -9,7 +10,9 @@ mod install;
 #[allow(dead_code, unused_imports, reason = "several suites share it, and none uses all of it")]
 mod rig;
 mod tables;
-mod validate;
+mod validate_definitions;
+mod validate_inputs;
+mod validate_keys;
 mod version;
 
 use std::process::Command;

@@ -2,10 +2,9 @@
 
 use std::process::Command;
 
+use super::commands_on_a_host::BIN;
 use super::rig::Rig;
 use super::told;
-
-const BIN: &str = env!("CARGO_BIN_EXE_fairleadd");
 
 #[test]
 fn the_revision_is_told_by_the_program_and_by_the_daemon_that_runs() {

@@ -10,7 +10,7 @@ use fairlead_host::Mac;
 
 use super::member_scan::{FoundMember, MemberScan, vfs};
 use super::membership::{Assignment, Membership};
-use super::owners::{Owners, sriov_cni_owner};
+use super::owners::{VfOwners, sriov_cni_owner};
 use super::pool_definition::PoolSettings;
 use super::records::Record;
 use super::shared::PoolEntry;
@@ -25,7 +25,7 @@ impl Pools {
         &self,
         declared: &[PoolSettings],
         all: &Membership,
-        owners: Owners<'_>,
+        owners: VfOwners<'_>,
         member_scan: &mut MemberScan<'_>,
     ) {
         member_scan.ask(&self.newcomers(all, member_scan));
@@ -77,7 +77,7 @@ impl Pools {
         declared: &[PoolSettings],
         membership: &Membership,
         scan: &Scan,
-        owners: Owners<'_>,
+        owners: VfOwners<'_>,
     ) {
         // The pool of such a VF may be declared in the part that could not be read.
         if self.lock().partly_read {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::member_snapshot::MemberSnapshot;
-use super::owners::Owners;
+use super::owners::VfOwners;
 use super::provision_error::ProvisionError;
 use super::scan_scope::Look;
 use super::{Pools, ReadyVf, Shared};
@@ -65,7 +65,7 @@ impl Pools {
     }
 
     /// Compares the members that events were about, each alone. Their settings are not read again: no event is about those.
-    pub(super) fn check_suspects(&self, owners: Owners<'_>) {
+    pub(super) fn check_suspects(&self, owners: VfOwners<'_>) {
         let suspects: Vec<MemberSnapshot> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();

@@ -5,7 +5,7 @@
 //! owner (as long as the caller's store says so), at work, or in the pool. One lock guards what all threads share; it is held
 //! for no longer than a look at that, and never while a file is read or a device is asked.
 //!
-//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Owners`], what kubelet is to
+//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`VfOwners`], what kubelet is to
 //! see goes out by [`Offer`].
 
 mod adopt_vfs;
@@ -54,8 +54,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use bounded_number::Bounded;
 pub use configuration::{DevicePluginFile, PoolsConfiguration};
 pub use metrics::PoolMetrics;
-pub use operator_commands::{UnknownPool, Verb, spoken};
-pub use owners::{Owners, SriovCniOwners};
+pub use operator_commands::{UnknownPool, Verb};
+pub use owners::{SriovCniOwners, VfOwners};
 pub use pool_definition::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
 pub use reconciler::SLOW;
 pub use records::unreadable as unreadable_records;

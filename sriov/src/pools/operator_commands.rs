@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fairlead_host::spoken_duration::spoken;
 use serde_json::{Value, json};
 
 use super::membership::Notice;
-use super::owners::Owners;
+use super::owners::VfOwners;
 use super::scan_scope::Look;
 use super::state::Pool;
 use super::{Pools, Shared};
@@ -74,7 +75,7 @@ impl Verb {
 
 impl Pools {
     /// All members and all notices, for `/v1/pools`.
-    pub fn table(&self, owners: Owners<'_>) -> Value {
+    pub fn table(&self, owners: VfOwners<'_>) -> Value {
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let held = owner_of_each(members, owners);
         let state = self.lock();
@@ -95,7 +96,7 @@ impl Pools {
     ///
     /// # Errors
     /// When `of` is neither a pool nor a member of one.
-    pub fn order(&self, verb: Verb, of: &str, owners: Owners<'_>) -> Result<Value, UnknownPool> {
+    pub fn order(&self, verb: Verb, of: &str, owners: VfOwners<'_>) -> Result<Value, UnknownPool> {
         let all = self.update(|state| {
             let all = state.members_named(of)?;
             for address in &all {
@@ -192,17 +193,7 @@ impl Shared {
 }
 
 /// The owners of VFs; asked before the pools' lock is taken.
-fn owner_of_each(all: impl IntoIterator<Item = PciAddr>, owners: Owners<'_>) -> BTreeMap<PciAddr, String> {
+fn owner_of_each(all: impl IntoIterator<Item = PciAddr>, owners: VfOwners<'_>) -> BTreeMap<PciAddr, String> {
     let sriov_cni = (owners.sriov_cni)();
     all.into_iter().filter_map(|address| Some((address, owners.of(address, &sriov_cni)?))).collect()
-}
-
-/// A time as people say it: `3s`, `12m`, `5h`, `9d`.
-pub fn spoken(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }

@@ -12,7 +12,7 @@ use crate::PciAddr;
 
 /// Who owns a VF, as the caller knows it.
 #[derive(Clone, Copy)]
-pub struct Owners<'h> {
+pub struct VfOwners<'h> {
     /// The owner by the caller's own store, in words: nothing is waited for.
     pub ours: &'h dyn Fn(PciAddr) -> Option<String>,
     /// The owners by the files of another plugin. Those are read: never under the pools' lock, and once for many VFs.
@@ -23,7 +23,7 @@ pub struct Owners<'h> {
 /// who, in words.
 pub type SriovCniOwners = Result<Arc<BTreeMap<PciAddr, String>>, String>;
 
-impl Owners<'_> {
+impl VfOwners<'_> {
     /// The owner by either.
     pub(super) fn of(self, address: PciAddr, sriov_cni: &SriovCniOwners) -> Option<String> {
         (self.ours)(address).or_else(|| sriov_cni_owner(sriov_cni, address))
@@ -41,7 +41,7 @@ pub(super) fn sriov_cni_owner(sriov_cni: &SriovCniOwners, address: PciAddr) -> O
 impl Pools {
     /// Takes members that somebody owns whom no pool has lent them, as pods of another plugin do, for lent all the same, so that
     /// nothing is done to one while its owner gives it back.
-    pub(super) fn claim_owned(&self, owners: Owners<'_>) {
+    pub(super) fn claim_owned(&self, owners: VfOwners<'_>) {
         let unlent: Vec<PciAddr> = {
             let state = self.lock();
             let unlent = state.members().filter(|(_, member)| is_unlent(&member.state));
@@ -61,7 +61,7 @@ impl Pools {
     }
 
     /// Takes back members that nobody owns any more: whoever had one has not reported its return, as sriov-cni does not.
-    pub(super) fn reclaim_unowned(&self, owners: Owners<'_>) {
+    pub(super) fn reclaim_unowned(&self, owners: VfOwners<'_>) {
         let is_unowned = |state: &Shared, address| {
             !state.in_transit.contains(&address) && (owners.ours)(address).is_none()
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::member_scan::{MemberScan, vfs};
 use super::member_snapshot::MemberSnapshot;
 use super::membership::{self, Membership};
-use super::owners::Owners;
+use super::owners::VfOwners;
 use super::pool_definition::PoolSettings;
 use super::provision_error::ProvisionError;
 use super::scan_scope::Look;
@@ -76,7 +76,7 @@ impl Pools {
     }
 
     /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
-    pub fn look(&self, how: Look, owners: Owners<'_>) {
+    pub fn look(&self, how: Look, owners: VfOwners<'_>) {
         self.compare_with_machine(how, owners);
         if how == Look::First {
             self.lock().looked_at = true;
@@ -95,7 +95,7 @@ impl Pools {
         self.wait_while(self.lock(), left, |state| !state.looked_at).looked_at
     }
 
-    fn compare_with_machine(&self, how: Look, owners: Owners<'_>) {
+    fn compare_with_machine(&self, how: Look, owners: VfOwners<'_>) {
         self.check_suspects(owners);
         if how == Look::News {
             return;

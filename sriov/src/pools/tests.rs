@@ -71,8 +71,8 @@ fn pci(address: &str) -> PciAddr {
     address.parse().unwrap()
 }
 
-fn nobody() -> Owners<'static> {
-    Owners { ours: &|_| None, sriov_cni: &|| Ok(Arc::default()) }
+fn nobody() -> VfOwners<'static> {
+    VfOwners { ours: &|_| None, sriov_cni: &|| Ok(Arc::default()) }
 }
 
 /// A machine with two VFs and this configuration; nothing was looked at yet.

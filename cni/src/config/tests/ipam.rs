@@ -148,6 +148,73 @@ fn a_static_address_that_an_interface_could_not_have_twice_is_refused() {
     assert!(addresses(configured, "IP=10.10.0.1/24").unwrap_err().msg.contains("there twice"));
 }
 
+#[test]
+fn a_static_address_that_the_kernel_gives_no_interface_is_refused_wherever_it_comes_from() {
+    for (keys, args) in [
+        (r#""ipam":{"addresses":[{"address":"10.0.0.1/8"},{"address":"ff02::1/64"}]}"#, ""),
+        (r#""ipam":{"addresses":[{"address":"::/64"}]}"#, ""),
+        (r#""ipam":{},"args":{"cni":{"ips":["::1/128"]}}"#, ""),
+        (r#""ipam":{},"runtimeConfig":{"ips":["ff05::7/128"]}"#, ""),
+        (r#""ipam":{}"#, "IP=::1/128"),
+    ] {
+        let error = addresses(keys, args).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig, "{keys} {args}");
+        assert!(error.msg.contains("which no interface of a pod's network can have"), "{error}");
+    }
+    // The kernel takes these, and so does the reference.
+    for address in ["127.0.0.5/8", "224.0.0.1/4", "0.0.0.0/24", "::2/128", "fe80::1/64"] {
+        let keys = format!(r#""ipam":{{"addresses":[{{"address":"{address}"}}]}}"#);
+        assert_eq!(addresses(&keys, "").unwrap(), [address]);
+    }
+}
+
+#[test]
+fn an_ipv6_route_by_an_ipv4_gateway_is_refused_by_both() {
+    let route = r#""routes":[{"dst":"0.0.0.0/0","gw":"fd00::1"},{"dst":"::/0","gw":"10.1.1.254"}]"#;
+    let fixed = conf("macvlan", &format!(r#""ipam":{{"addresses":[{{"address":"10.1.1.5/24"}}],{route}}}"#));
+    let local = conf("macvlan", &format!(r#""ipam":{{"subnet":"10.1.1.0/24",{route}}}"#));
+    let told = [
+        StaticIpam::parse(&fixed, &Args::default()).unwrap_err(),
+        HostLocal::parse(&local, &Args::default()).unwrap_err(),
+    ];
+    for error in told {
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert!(error.msg.starts_with("the route to ::/0 has the gateway 10.1.1.254, "), "{error}");
+    }
+}
+
+#[test]
+fn a_host_local_configuration_of_which_every_add_fails_is_told_in_the_references_words() {
+    let alone = r#"{"subnet":"10.2.0.0/24","rangeStart":"10.2.0.1","rangeEnd":"10.2.0.1"}"#;
+    let wide = r#"{"subnet":"10.3.0.0/24"}"#;
+    let of = |ranges: &str, ips: &str| {
+        let keys = format!(r#""ipam":{{"ranges":[{ranges}]}},"args":{{"cni":{{"ips":[{ips}]}}}}"#);
+        HostLocal::parse(&conf("macvlan", &keys), &Args::default()).unwrap().must_be_possible()
+    };
+    for (ranges, ips, want) in [
+        (format!("[{alone}]"), "", "no IP addresses available in range set: 10.2.0.1-10.2.0.1"),
+        (format!("[{wide}],[{alone}]"), "", "failed to allocate for range 1: no IP addresses available"),
+        (format!("[{alone}]"), r#""10.2.0.1""#, "requested ip 10.2.0.1 is subnet's gateway"),
+        (format!("[{wide}]"), r#""10.3.0.1""#, "requested ip 10.3.0.1 is subnet's gateway"),
+        (format!("[{wide}]"), r#""10.9.0.7""#, "failed to allocate all requested IPs: 10.9.0.7"),
+        (format!("[{wide}]"), r#""10.3.0.7","10.3.0.8""#, "failed to allocate all requested IPs: 10.3.0.8"),
+    ] {
+        let error = of(&ranges, ips).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig, "{error}");
+        assert!(error.msg.contains(want) && !error.details.is_empty(), "{want}: {error}");
+    }
+    // The reference gives an address for each of these.
+    let named =
+        r#"{"subnet":"10.2.0.0/24","rangeStart":"10.2.0.1","rangeEnd":"10.2.0.1","gateway":"10.2.0.9"}"#;
+    for (ranges, ips) in [
+        (format!("[{alone},{wide}]"), ""),
+        (format!("[{named}]"), ""),
+        (format!("[{wide}]"), r#""10.3.0.7","10.3.0.7/16""#),
+    ] {
+        of(&ranges, ips).unwrap_or_else(|error| panic!("{ranges} {ips}: {error}"));
+    }
+}
+
 /// A configuration with these range sets; each range by its first and last address below 10.0.0.0/8.
 fn sets(sets: &[Vec<(u32, u32)>]) -> Result<HostLocal, CniError> {
     let ip = |offset: u32| std::net::Ipv4Addr::from_bits((10 << 24) + offset);

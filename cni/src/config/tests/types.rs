@@ -193,6 +193,17 @@ fn a_host_device_is_found_in_the_references_order() {
 }
 
 #[test]
+fn a_host_device_is_not_the_loopback_interface() {
+    let parse = |keys: &str| HostDevice::parse(&conf("host-device", keys));
+    let error = parse(r#""device":"lo""#).unwrap_err();
+    assert_eq!(error.code, Code::InvalidConfig);
+    assert_eq!(error.msg, r#""device" is "lo", and the loopback interface cannot be lent to a pod"#);
+    // Which driver the device has decides whether the name counts.
+    parse(r#""device":"lo","pciBusID":"0000:21:10.1""#).unwrap();
+    parse(r#""device":"lo1""#).unwrap();
+}
+
+#[test]
 fn loopback_passes_the_previous_result_on() {
     assert_eq!(Loopback::parse(&conf("loopback", "")).unwrap().pass_on, None);
     let with = conf("loopback", r#""prevResult":{"interfaces":[{"name":"eth0"}]}"#);
@@ -303,6 +314,14 @@ fn our_own_type_is_a_network_by_name_or_a_list_of_paths() {
     assert_eq!(paths[1].runtime.mac.as_deref(), Some("02:00:00:00:00:01"));
     assert_eq!(Macvlan::parse(&paths[1]).unwrap().masters, ["ens1f0"]);
     assert!(!paths[1].raw.contains("paths"));
+}
+
+#[test]
+fn a_path_may_leave_its_device_to_the_call() {
+    let paths = conf("fairlead", r#""paths":[{"type":"sriov"},{"type":"host-device"}]"#);
+    assert!(matches!(Fairlead::parse(&paths), Ok(Fairlead::Paths { paths, .. }) if paths.len() == 2));
+    let wrong = conf("fairlead", r#""paths":[{"type":"host-device","pciBusID":"../x"}]"#);
+    assert!(Fairlead::parse(&wrong).unwrap_err().msg.contains("pciBusID"));
 }
 
 #[test]

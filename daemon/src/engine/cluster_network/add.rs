@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 use super::built_in_plugins::is_built_in;
 use super::recorded_config;
 use crate::conflist_runner::AddFailure;
+use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, NetworkRequest, Sandbox};
 use crate::engine::core::{PodNet, PodVisit, SharedVisit};
 use crate::engine::pod_networks::{DefaultList, PodNetworks};
-use crate::engine::{Engine, errors};
-use crate::store::{Attachment, LinkRecord};
+use crate::store::{Attachment, LinkRecord, Namespace};
 
 /// The attachment of a list before it is committed: that of a pod's default network, while the pod's others are made.
 pub(in crate::engine) struct FirstNetwork<'a> {
@@ -52,8 +52,8 @@ impl Engine {
                 let (sandbox, ifname) = (Sandbox { args: &args, ..request.sandbox }, &request.key.ifname);
                 let conf = Arc::new(with_runtime_config(&request.conf, runtime)?);
                 let wanted = NetworkRequest::new(conf, None, sandbox.container, ifname, &args);
-                let (waiting, vf_wait) = (request.waiting.clone(), request.vf_wait);
-                let mut own = AttachmentRequest::of_definition(sandbox, ifname, &wanted, waiting, vf_wait)?;
+                let waiting = request.waiting.clone();
+                let mut own = AttachmentRequest::of_definition(sandbox, ifname, &wanted, waiting)?;
                 let selection = asked.default_network();
                 own.default_gateways =
                     selection.and_then(|own| own.default_route.as_deref()).unwrap_or_default();
@@ -123,27 +123,9 @@ impl Engine {
             }
         };
         let visit = own_visit.as_ref().map(|own| own as &dyn PodVisit).or(request.visit);
-        let id = core.store.next_id();
-        let link = LinkRecord::Conflist {
-            conflist: text.into(),
-            namespace: namespace.cloned(),
-            built_in: list.plugin_types().all(is_built_in),
-        };
-        let attachment = Attachment {
-            caller: request.caller(),
-            namespace: request.namespace.cloned(),
-            pod: PodRef::of_args(request.args),
-            made_with: request.made_with,
-            default_gateways: request.default_gateways.to_vec(),
-            ..Attachment::new(id, request.key.clone(), netns, link, config)
-        };
-        let begin = || core.store.begin(attachment).map_err(|e| errors::store(&e));
-        let attachment = match is_immediate {
-            true => begin()?,
-            false => core.collections.begin(&list.name, request.waiting.deadline, begin)??,
-        };
-        request.timing.end("intent");
-        failpoint::pass("add.begun");
+        let attachment = self.list_intent(request, (list, namespace, text), netns, config);
+        let attachment =
+            core.put_intent_on_record(request, attachment, (!is_immediate).then_some(&list.name))?;
         let kept = core.records.keep(&attachment);
         let added = match kept {
             Ok(()) => self.with_visit(request, list, (namespace, visit), |chain| chain.add()),
@@ -177,6 +159,30 @@ impl Engine {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// The attachment of a list, as it goes on record first. `text`: the list's own.
+    fn list_intent(
+        &self,
+        request: &AttachmentRequest<'_>,
+        (list, namespace, text): (&ConfList, Option<&Arc<str>>, String),
+        netns: Namespace,
+        config: Arc<str>,
+    ) -> Attachment {
+        let link = LinkRecord::Conflist {
+            conflist: text.into(),
+            namespace: namespace.cloned(),
+            built_in: list.plugin_types().all(is_built_in),
+        };
+        let id = self.core.store.next_id();
+        Attachment {
+            caller: request.caller(),
+            namespace: request.namespace.cloned(),
+            pod: PodRef::of_args(request.args),
+            made_with: request.made_with,
+            default_gateways: request.default_gateways.to_vec(),
+            ..Attachment::new(id, request.key.clone(), netns, link, config)
         }
     }
 }

@@ -47,12 +47,10 @@ impl BuiltIn for BuiltInPlugins<'_> {
         }
         let removal = matches!(command, Command::Del | Command::Gc);
         let conf = self.core.ipam.confs.get(config, removal)?;
-        let vf_wait = self.core.policy().vf_wait;
         let (sandbox, waiting, ifname) = (self.sandbox, self.waiting.clone(), self.ifname);
         let namespace = self.namespace.cloned();
         let parsed = ParsedRequest::new(conf, namespace, sandbox.container, ifname, sandbox.args);
-        let mut request =
-            AttachmentRequest::of_plugin(command, sandbox, ifname, &parsed.wanted, waiting, vf_wait)?;
+        let mut request = AttachmentRequest::of_plugin(command, sandbox, ifname, &parsed.wanted, waiting)?;
         request.no_default_route = self.no_default_route;
         request.visit = self.visit;
         self.core.carry_out(&mut request, &parsed, self.networks)

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fairlead_cni::config::{AttachmentRef, ClusterNetwork, ConfList};
-use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
 use serde_json::{Map, Value};
 
 use super::built_in_plugins::is_built_in;
 use super::{OneList, not_available_now};
 use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, OWN_TYPE};
-use crate::engine::core::{all_errors, since_1_1};
 use crate::store::{Attachment, LinkRecord, Phase};
 
 /// A network's name, and the namespace whose definition it is; `None`: it is the administrator's.
@@ -32,13 +32,13 @@ impl Engine {
         request: &mut AttachmentRequest<'_>,
         node: Option<&ClusterNetwork>,
     ) -> Result<(), CniError> {
-        since_1_1(&request.conf, "GC")?;
+        request.conf.version.must_have(Command::Gc)?;
         // Before what is not valid any more is removed, and with it the last word of its networks.
         let lists = self.lists_of_pods(request, node);
         let mut errors: Vec<CniError> = self.core.gc(request).err().into_iter().collect();
         let conf = Arc::clone(&request.conf);
         // Older callers send no list. Taken for an empty one, it would cost every pod what its plugins keep for it.
-        let Some(valid) = &conf.valid_attachments else { return all_errors(errors) };
+        let Some(valid) = &conf.valid_attachments else { return CniError::all(errors) };
         match self.held_by_multus(node) {
             Ok(of_multus) => {
                 errors.extend(lists.iter().filter_map(|((name, namespace), list)| {
@@ -53,7 +53,7 @@ impl Engine {
             Err(unknown) => errors.push(unknown),
         }
         request.timing.end("lists");
-        all_errors(errors)
+        CniError::all(errors)
     }
 
     /// The lists of 1.1.0 that pods have by our network, and those that any pod would get.
@@ -81,7 +81,7 @@ impl Engine {
                 lists.entry((list.name.clone(), namespace)).or_insert(list);
             }
         }
-        lists.retain(|_, list| list.version >= CniVersion::V1_1_0);
+        lists.retain(|_, list| list.version.has(Command::Gc));
         lists
     }
 
@@ -192,11 +192,9 @@ fn is_of_network(attachment: &Attachment, name: &str) -> bool {
 }
 
 fn in_words_of_the_network(name: &str, namespace: Option<&str>, error: CniError) -> CniError {
-    let of_network = format!("network {name:?}");
-    let whose = namespace.map(|namespace| format!("namespace {namespace}, ")).unwrap_or_default();
-    let msg = match error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": ")) {
-        Some(rest) => format!("{whose}{of_network}: {rest}"),
-        None => format!("{whose}{of_network}: {}", error.msg),
-    };
-    CniError { msg, ..error }
+    let error = error.of_network(name);
+    match namespace {
+        Some(namespace) => CniError { msg: format!("namespace {namespace}, {}", error.msg), ..error },
+        None => error,
+    }
 }

@@ -86,7 +86,7 @@ impl Engine {
             },
             runtime: one.runtime,
             deadline: request.waiting.deadline,
-            plugin_limit: self.core.policy().delegate_timeout,
+            plugin_limit: self.core.call_settings().delegate_timeout,
             cancelled: &|| request.waiting.gone.get(),
             is_ours: &is_file_of_ours,
         })
@@ -105,7 +105,7 @@ pub(in crate::engine) fn remove(
         _ => None,
     };
     let netns = core.netns_for_delegates(attachment);
-    let limit = core.policy().delegate_timeout;
+    let limit = core.call_settings().delegate_timeout;
     let now = Instant::now();
     let parameters = Parameters { of_tenant: namespace.is_some(), ..parameters(attachment, &netns) };
     let sandbox = Sandbox {

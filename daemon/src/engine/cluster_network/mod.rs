@@ -21,7 +21,7 @@ use fairlead_kube::says_of_networks;
 use serde_json::{Map, Value};
 
 use super::attachment_request::AttachmentRequest;
-use super::core::{Answer, Core, all_errors, since_0_4, since_1_1};
+use super::core::{Answer, Core};
 use super::pod_networks::ANNOTATIONS;
 use super::{Engine, errors};
 use crate::store::{Attachment, LinkRecord};
@@ -58,7 +58,7 @@ impl Engine {
             Command::Check => self.cluster_network_check(request)?,
             Command::Gc => self.collect_networks(request, node.as_ref().ok())?,
             Command::Status => {
-                since_1_1(&request.conf, "STATUS")?;
+                request.conf.version.must_have(Command::Status)?;
                 self.core.store_status(request)?;
                 self.status_of_networks(request, &node?)?;
             }
@@ -83,13 +83,11 @@ impl Engine {
         let list = self.networks.find(&node.name);
         let prev = request.conf.prev_result.as_ref();
         let by_list = list.map(|list| self.with_chain(request, &list, None, |chain| chain.del(prev)));
-        all_errors(
-            [of_multus.map(drop), by_list.unwrap_or(Ok(()))].into_iter().filter_map(Result::err).collect(),
-        )
+        CniError::all([of_multus.map(drop), by_list.unwrap_or(Ok(()))].into_iter().filter_map(Result::err))
     }
 
     fn cluster_network_check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        since_0_4(request)?;
+        request.conf.version.must_have(Command::Check)?;
         let _lock = self.core.lock_container(request)?;
         let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
         let recorded = || result_of(&self.core, &attachment);

@@ -20,7 +20,7 @@ use crate::engine::errors;
 use crate::engine::kinds::{Addressing, Applied, ApplyError, Network, NotAttached, Plan, Reservation};
 use crate::engine::netdev;
 use crate::engine::netdev::setup::{self, Dad};
-use crate::store::{Attachment, Commit, IpamRecord, LinkRecord, Namespace, Phase};
+use crate::store::{Attachment, Commit, IpamRecord, Key, LinkRecord, Namespace, Phase};
 
 impl Core {
     /// ADD to a network that has been validated; returns the answer.
@@ -42,23 +42,18 @@ impl Core {
         let (network, reservation) = network.reserve(&self.kinds, self, request)?;
         // A plugin of a list is on record by the list.
         let is_of_list = request.nested && request.made_with.is_none();
-        let is_collected = !is_of_list && executes_ipam(&request.conf);
-        if is_collected && self.collections.is_running(&request.key.network) {
+        let Key { network: name, .. } = request.key;
+        let collected_as = (!is_of_list && executes_ipam(&request.conf)).then_some(&**name);
+        if let Some(name) = collected_as.filter(|name| self.collections.is_running(name)) {
             request.leave_pod();
-            self.collections.wait(&request.key.network, request.waiting.deadline)?;
+            self.collections.wait(name, request.waiting.deadline)?;
         }
         // After what can wait for seconds: an entered namespace cannot die.
         let mut pod = self.enter(request)?;
         request.timing.end("namespace");
         let (plan, attachment) = self.intend(request, &network, &reservation, &mut *pod)?;
-        let begin = || self.store.begin(attachment).map_err(|e| errors::store(&e));
-        let attachment = match is_collected {
-            true => self.collections.begin(&request.key.network, request.waiting.deadline, begin)??,
-            false => begin()?,
-        };
+        let attachment = self.put_intent_on_record(request, attachment, collected_as)?;
         reservation.keep(); // on record, it is nobody else's
-        request.timing.end("intent");
-        failpoint::pass("add.begun");
         // On the disk before a plugin is executed: what plugins hold outlives the boot, the journal does not.
         let kept = self.records.keep(&attachment);
         let done = kept.and_then(|()| self.apply(request, &network, &plan, &attachment, &mut *pod));
@@ -88,6 +83,24 @@ impl Core {
                 Err(NotAttached::Failed(error))
             }
         }
+    }
+
+    /// Puts an attachment on record, before anything of it is made. `collected_as`: the network whose GC asks plugins of this one, too, and
+    /// is waited for while it does.
+    pub(crate) fn put_intent_on_record(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        attachment: Attachment,
+        collected_as: Option<&str>,
+    ) -> Result<Arc<Attachment>, CniError> {
+        let begin = || self.store.begin(attachment).map_err(|e| errors::store(&e));
+        let attachment = match collected_as {
+            Some(network) => self.collections.begin(network, request.waiting.deadline, begin)??,
+            None => begin()?,
+        };
+        request.timing.end("intent");
+        failpoint::pass("add.begun");
+        Ok(attachment)
     }
 
     /// The pod's namespace, if it is what the caller meant.
@@ -216,16 +229,12 @@ impl Core {
             result = self.allocate(request, network, attachment)?;
         }
         describe(request, &applied, &mut result);
-        if request.no_default_route {
-            result.routes.retain(|route| !setup::is_pods_default(route));
-        }
         if let Some(index) = applied.netdev {
             let notifies = network.notifies(!result.ips.is_empty());
-            let dad = self.policy().dad;
+            let dad = self.call_settings().dad;
             let setup = setup::setup(&result, index, &request.key.ifname, notifies, dad);
-            netdev::configure(pod, &setup, index).map_err(|e| {
-                errors::kernel(&request.key.network, &format!("setting up {:?}", request.key.ifname), &e)
-            })?;
+            netdev::configure(pod, &setup, index)
+                .map_err(|e| errors::configuring(&request.key.network, &request.key.ifname, &e))?;
         }
         result.dns = request.conf.dns.clone();
         self.kinds.tell_pod(attachment, &result)?;
@@ -245,10 +254,14 @@ impl Core {
             return Ok(CniResult::default());
         }
         let given = self.ipam.allocate(request, network.addressing(), attachment, self);
-        let result = given.map_err(|refused| {
+        let mut result = given.map_err(|refused| {
             request.no_address_taken = refused.nothing_taken;
             refused.error
         })?;
+        if request.no_default_route {
+            result.routes.retain(|route| !setup::is_pods_default(route));
+        }
+        must_be_possible(attachment, &result)?;
         request.timing.end("ipam");
         failpoint::pass("add.allocated");
         Ok(result)
@@ -331,7 +344,7 @@ impl Core {
             ifindex: index,
             mac,
             addresses,
-            probe: self.policy().dad == Dad::Fast,
+            probe: self.call_settings().dad == Dad::Fast,
             awaits_carrier: applied.awaits_carrier,
             ndisc_notify: (network.notifies(true) && setup::ndisc_notify_may_wait(result))
                 .then(|| request.key.ifname.clone()),
@@ -342,6 +355,31 @@ impl Core {
             None => announcer.announce(announcement),
         }
     }
+}
+
+/// Refuses addresses and routes that the kernel would refuse. Those of a device in user space are its process's, which may use them as it
+/// likes.
+fn must_be_possible(attachment: &Attachment, result: &CniResult) -> Result<(), CniError> {
+    let mtu = match &attachment.link {
+        LinkRecord::Made { mtu, .. } => *mtu,
+        LinkRecord::Moved(_) => None,
+        LinkRecord::Vfio(_)
+        | LinkRecord::VhostUser(_)
+        | LinkRecord::Loopback
+        | LinkRecord::Conflist { .. }
+        | LinkRecord::None => return Ok(()),
+    };
+    mtu.map_or(Ok(()), |mtu| result.must_have_room_for_ipv6(mtu))?;
+    result.must_be_possible().map_err(|error| match &attachment.ipam {
+        IpamRecord::Delegate { plugin } => {
+            let msg = format!("plugin {plugin:?}, ADD: its answer cannot be carried out: {}", error.msg);
+            CniError::new(Code::PluginFailed, msg).with(format!(
+                "mend the plugin, or correct its part of the network's configuration: {}",
+                error.details
+            ))
+        }
+        IpamRecord::HostLocal { .. } | IpamRecord::Static | IpamRecord::None => error,
+    })
 }
 
 /// Adds the interface to the answer.

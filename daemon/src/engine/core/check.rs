@@ -2,7 +2,7 @@
 //! nothing.
 
 use fairlead_cni::result::CniResult;
-use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Net, Route};
 
 use super::Core;
@@ -63,17 +63,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Code 1 where the network's version has no CHECK.
-pub(crate) fn since_0_4(request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-    if request.conf.version < CniVersion::V0_4_0 {
-        return Err(CniError::new(
-            Code::IncompatibleVersion,
-            format!("CHECK came with 0.4.0; the network's version is {}", request.conf.version),
-        ));
-    }
-    Ok(())
 }
 
 fn compare_mac(

@@ -3,7 +3,7 @@
 use fairlead_cni::CniError;
 use fairlead_cni::wire::Command;
 
-use super::{Core, since_0_4, since_1_1};
+use super::Core;
 use crate::conf_dir::Networks;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds;
@@ -25,12 +25,12 @@ impl Core {
             // A configuration that is invalid by now must not keep the pod: the record is enough for a DEL.
             Command::Del => self.del(request, &[parsed.network().ok()])?,
             Command::Check => {
-                since_0_4(request)?;
+                request.conf.version.must_have(Command::Check)?;
                 self.check(request, parsed.network()?)?;
             }
             Command::Gc => self.gc(request)?,
             Command::Status => {
-                since_1_1(&request.conf, "STATUS")?;
+                request.conf.version.must_have(Command::Status)?;
                 // R4: a configuration that came a moment ago counts for the next STATUS.
                 networks.into_iter().for_each(Networks::rescan);
                 self.status(request, parsed.network()?)?;

@@ -5,7 +5,7 @@ use fairlead_cni::CniError;
 use fairlead_host::{NetnsError, Op};
 use fairlead_kube::PodRef;
 
-use super::{Answer, Core, all_errors};
+use super::{Answer, Core};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::Network;
@@ -65,7 +65,7 @@ impl Core {
         for network in networks.iter().flatten() {
             errors.extend(self.unlink_unrecorded(request, network).err());
         }
-        all_errors(errors)
+        CniError::all(errors)
     }
 
     /// Removes `CNI_IFNAME` from the pod's namespace if it is of the configuration's kind, or the host's device that the configuration

@@ -27,6 +27,16 @@ impl NamedAttachment {
             && self.ifname == ifname
             && self.network.as_ref().is_none_or(|named| named == network)
     }
+
+    fn means_key(&self, attachment: &Attachment) -> bool {
+        let key = &attachment.key;
+        self.means([&key.container, &key.network, &key.ifname])
+    }
+
+    fn means_newer(&self, newer: &NewerAttachment) -> bool {
+        let [container, network, ifname, _] = newer.words();
+        self.means([container, network, ifname])
+    }
 }
 
 impl Core {
@@ -203,18 +213,6 @@ impl Core {
             _ => {}
         }
         left
-    }
-}
-
-impl NamedAttachment {
-    fn means_key(&self, attachment: &Attachment) -> bool {
-        let key = &attachment.key;
-        self.means([&key.container, &key.network, &key.ifname])
-    }
-
-    fn means_newer(&self, newer: &NewerAttachment) -> bool {
-        let [container, network, ifname, _] = newer.words();
-        self.means([container, network, ifname])
     }
 }
 

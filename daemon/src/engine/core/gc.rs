@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use fairlead_cni::CniError;
-
+use fairlead_cni::wire::Command;
 use fairlead_ipam::Owner;
 
 use super::newer_attachments::left_to_newer;
-use super::{Answer, Core, all_errors, executes_ipam, since_1_1};
+use super::{Answer, Core, executes_ipam};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::logging;
@@ -17,7 +17,7 @@ impl Core {
     /// Removes the network's attachments that are not in the list; goes past errors and answers with all of them.
     /// Never touches an ADD in flight, nor an attachment that was made after the GC arrived.
     pub(crate) fn gc(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
-        since_1_1(&request.conf, "GC")?;
+        request.conf.version.must_have(Command::Gc)?;
         let conf = std::sync::Arc::clone(&request.conf);
         // Older callers send no list. Taken for an empty one, it would cost every pod its interface.
         let Some(valid) = &conf.valid_attachments else { return Ok(()) };
@@ -59,7 +59,7 @@ impl Core {
             None => errors.extend(self.ipam.gc(request, &keep)),
         }
         request.timing.end("remove");
-        all_errors(errors)
+        CniError::all(errors)
     }
 
     /// Such a plugin frees what it has of attachments that it is not told of: it is told of those, too, that are on record by now.

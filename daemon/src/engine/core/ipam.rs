@@ -21,9 +21,9 @@ use super::status::not_available;
 use crate::call::Waiting;
 use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters};
 use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::call_settings::CurrentCallSettings;
 use crate::engine::conf_cache::ConfCache;
 use crate::engine::kinds::{Addressing, takes_addresses};
-use crate::engine::live_policy::CurrentPolicy;
 use crate::own_executable::is_file_of_ours;
 use crate::policy::{Refusal, data_dir_root};
 use crate::store::{Attachment, IpamRecord};
@@ -76,7 +76,7 @@ pub(crate) struct Ipam {
     pub(crate) host_local: Arc<HostLocal>,
     pub(crate) delegates: Delegates,
     pub(crate) confs: ConfCache,
-    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) call_settings: Arc<CurrentCallSettings>,
 }
 
 impl Ipam {
@@ -132,6 +132,7 @@ impl Ipam {
             }
             IpamRecord::HostLocal { data_dir, root } => {
                 let config = HostLocalConfig::parse(&request.conf, request.args)?;
+                config.must_be_possible()?;
                 let lease = LeaseRequest {
                     directory: &recorded_dir(attachment, data_dir, root.as_deref()),
                     container_id: &request.key.container,
@@ -151,7 +152,7 @@ impl Ipam {
                 let answer = self.execute(request, plugin, &request.conf.raw, Command::Add).map_err(|e| {
                     NotAllocated {
                         nothing_taken: e.never_ran(),
-                        error: of_network(&request.key.network, e.to_cni_error(Command::Add)),
+                        error: e.to_cni_error(Command::Add).of_network(&request.key.network),
                     }
                 })?;
                 answer.unwrap_or_default()
@@ -243,7 +244,7 @@ impl Ipam {
         let IpamKind::Delegate(plugin) = IpamKind::of(&request.conf) else { return Ok(()) };
         let config = request.conf.gc_config(valid)?;
         let done = self.execute(request, plugin, &config, Command::Gc);
-        done.map(drop).map_err(|e| of_network(&request.key.network, e.to_cni_error(Command::Gc)))
+        done.map(drop).map_err(|e| e.to_cni_error(Command::Gc).of_network(&request.key.network))
     }
 
     /// STATUS of the IPAM. How full host-local's ranges are is not looked at.
@@ -284,13 +285,13 @@ impl Ipam {
         data_dir: &str,
     ) -> Result<Option<String>, CniError> {
         let Some(namespace) = request.namespace else { return Ok(None) };
-        let policy = self.policy.get();
+        let call_settings = self.call_settings.get();
         // What cannot be read is not taken for a policy that allows everything.
-        let settings = policy
-            .tenants
+        let policy = call_settings
+            .policy
             .as_deref()
             .ok_or_else(|| Refusal::PolicyUnknown { namespace: namespace.to_string() })?;
-        let root = data_dir_root(settings, namespace, "ipam.dataDir", data_dir)?;
+        let root = data_dir_root(policy, namespace, "ipam.dataDir", data_dir)?;
         Ok(Some(root.to_string_lossy().into_owned()))
     }
 
@@ -312,7 +313,7 @@ impl Ipam {
         command: Command,
     ) -> Result<Option<CniResult>, CniError> {
         let done = self.execute(request, plugin, &request.conf.raw, command);
-        done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
+        done.map_err(|e| e.to_cni_error(command).of_network(&request.key.network))
     }
 
     fn execute(
@@ -333,7 +334,7 @@ impl Ipam {
             plugin,
             config,
             parameters: request.parameters(),
-            time_limit: self.policy.get().delegate_timeout.min(left),
+            time_limit: self.call_settings.get().delegate_timeout.min(left),
             cancelled: &|| !goes_on && request.waiting.gone.get(),
             is_ours: &is_file_of_ours,
         };
@@ -350,17 +351,17 @@ impl Ipam {
             plugin,
             config: &attachment.config,
             parameters: parameters(attachment, netns),
-            time_limit: self.policy.get().delegate_timeout,
+            time_limit: self.call_settings.get().delegate_timeout,
             cancelled: &|| false,
             is_ours: &is_file_of_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
-        done.map(drop).map_err(|e| of_network(&attachment.key.network, e.to_cni_error(Command::Del)))
+        done.map(drop).map_err(|e| e.to_cni_error(Command::Del).of_network(&attachment.key.network))
     }
 
     /// A plugin that outlived a killed daemon may still work for the same attachment.
     pub(super) fn wait_for_earlier_delegates(&self) {
-        self.delegates.wait_for_earlier(self.policy.get().delegate_timeout);
+        self.delegates.wait_for_earlier(self.call_settings.get().delegate_timeout);
     }
 }
 
@@ -407,10 +408,6 @@ fn ipam_missing(request: &AttachmentRequest<'_>) -> CniError {
     );
     CniError::new(Code::InvalidConfig, msg)
         .with("host-local and static are built in; any other is executed from CNI_PATH")
-}
-
-fn of_network(network: &str, error: CniError) -> CniError {
-    CniError { msg: format!("network {network:?}: {}", error.msg), ..error }
 }
 
 fn release(host_local: &HostLocal, attachment: &Attachment) -> Result<(), CniError> {

@@ -30,25 +30,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fairlead_cni::config::NetConf;
-use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, NetnsId};
 use parking_lot::RwLock;
 
 use super::attachment_request::AttachmentRequest;
+use super::call_settings::{CallSettings, CurrentCallSettings};
 use super::keyed_locks::{KeyedLock, KeyedLocks};
-use super::kinds::{Kinds, Owners};
-use super::live_policy::{CurrentPolicy, Policy};
+use super::kinds::{HolderRemovals, Kinds};
 use crate::store::{Attachment, Phase, Store};
 
-pub(crate) use check::since_0_4;
 pub(crate) use collected_by_gc::CollectedByGc;
 #[cfg(test)]
 pub(crate) use delegate_records::RecordedAttachment;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
 pub(crate) use executed_removals::{ExecutedRemoval, ExecutedRemovals};
 pub(crate) use ipam::{Ipam, executes_ipam, parameters};
-pub(crate) use orphaned_addresses::all_errors;
 pub(crate) use pod_visit::{PodNet, PodVisit, SharedVisit, enter_again};
 pub(crate) use removal::Answer;
 pub(crate) use removal_queue::{Failures, Rank, RemovalQueue, Task};
@@ -66,7 +63,7 @@ pub(crate) type ConflistRemoval = fn(&Core, &Attachment, &str) -> Result<(), Cni
 pub(crate) struct Core {
     pub(crate) kinds: Kinds,
     pub(crate) host_id: NetnsId,
-    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) call_settings: Arc<CurrentCallSettings>,
     pub(crate) store: Arc<Store>,
     pub(crate) records: DelegateRecords,
     /// One call at a time for one container.
@@ -87,8 +84,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn policy(&self) -> Arc<Policy> {
-        self.policy.get()
+    pub(crate) fn call_settings(&self) -> Arc<CallSettings> {
+        self.call_settings.get()
     }
 
     pub(crate) fn kernel(&self) -> &dyn Kernel {
@@ -140,7 +137,7 @@ impl Core {
     }
 }
 
-impl Owners for Core {
+impl HolderRemovals for Core {
     fn hurry(&self, wanted: &dyn Fn(&Attachment) -> bool) -> bool {
         self.finish_pending(wanted)
     }
@@ -155,13 +152,4 @@ impl Owners for Core {
     fn removal_failure(&self, id: u64) -> Option<CniError> {
         self.removals.failure(id)
     }
-}
-
-/// Code 1 where the network's version has no such command.
-pub(crate) fn since_1_1(conf: &NetConf, command: &str) -> Result<(), CniError> {
-    if conf.version < CniVersion::V1_1_0 {
-        let msg = format!("{command} came with 1.1.0; the network's version is {}", conf.version);
-        return Err(CniError::new(Code::IncompatibleVersion, msg));
-    }
-    Ok(())
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::CniError;
+use fairlead_host::spoken_duration::spoken;
 use fairlead_ipam::{Allocation, NetworkDir, Owner};
-use fairlead_sriov::pools::spoken;
 use serde_json::{Value, json};
 
 use super::Core;
@@ -142,16 +142,4 @@ impl Core {
         }));
         (removed, errors)
     }
-}
-
-/// All that went wrong while one thing after the other was removed.
-pub(crate) fn all_errors(errors: Vec<CniError>) -> Result<(), CniError> {
-    let mut errors = errors.into_iter();
-    let Some(first) = errors.next() else { return Ok(()) };
-    let rest: Vec<String> = errors.map(|e| e.to_string()).collect();
-    if rest.is_empty() {
-        return Err(first);
-    }
-    // A CNI error has one code only; its text names every failure, as the specification wants it of GC.
-    Err(CniError::new(first.code, format!("{first}; {}", rest.join("; "))))
 }

@@ -9,7 +9,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Net, NetError, Op, failpoint};
 use nix::errno::Errno;
 
-use super::{Core, ExecutedRemoval, Failures, StartStep, Task, all_errors};
+use super::{Core, ExecutedRemoval, Failures, StartStep, Task};
 use crate::engine::errors;
 use crate::engine::kinds::{Network, Undone};
 use crate::engine::netdev::{self, gone_is_fine};
@@ -45,11 +45,11 @@ impl Core {
         let others = self.remove_made_with(attachment);
         // The reference plugins have the same order: the IPAM gets its DEL before the link goes.
         let executed = self.delegates_del(attachment);
-        if let Err(refused) = all_errors([others, executed].into_iter().filter_map(Result::err).collect()) {
+        if let Err(refused) = CniError::all([others, executed].into_iter().filter_map(Result::err)) {
             // No pod has been answered for it, and a device of the host would be away for as long as the IPAM is. Of what was attached
             // the link waits for the IPAM: `dhcp` gives a lease back by it.
             let unlinked = if self.was_answered(attachment) { Ok(()) } else { self.unlink(attachment) };
-            return all_errors([Err(refused), unlinked].into_iter().filter_map(Result::err).collect());
+            return CniError::all([Err(refused), unlinked].into_iter().filter_map(Result::err));
         }
         self.remove_link(attachment, answer)
     }
@@ -160,7 +160,7 @@ impl Core {
         };
         // One that is silenced is the removal queue's already.
         let others = self.made_with(attachment).into_iter().rev().filter(|a| a.phase != Phase::Silenced);
-        all_errors(others.filter_map(|other| of_one(&other).err()).collect())
+        CniError::all(others.filter_map(|other| of_one(&other).err()))
     }
 
     /// What was made with the attachment of a pod's default network, in the order in which it was made.
@@ -258,7 +258,7 @@ impl Core {
         self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.silenced");
         let soon = self.kinds.leaves_the_pod(attachment);
-        let wait = if soon { ANSWERED } else { self.policy().reap_after };
+        let wait = if soon { ANSWERED } else { self.call_settings().reap_after };
         self.removals.expect(attachment.id, Instant::now() + wait);
         Ok(())
     }
@@ -407,7 +407,7 @@ impl Core {
         // to be renamed, and to set it down holds the kernel's lock for links for 11–20 ms.
         let early = self.kinds.can_be_silenced(attachment)
             && !attachment.addresses.is_empty()
-            && !self.policy().del_waits
+            && !self.call_settings().del_waits
             && self.kernel().renames_while_up()
             && network.is_some_and(Network::silent_is_gone);
         if early { Answer::WhenSilent } else { Answer::WhenGone }

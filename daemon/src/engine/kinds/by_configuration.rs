@@ -10,8 +10,8 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Net, NetError};
 
 use super::{
-    Addressing, Checked, Kinds, Network, NotAttached, Owners, Plan, Reservation, loopback, made, moved,
-    not_built_in, sriov, vf, vfio, vhost_user,
+    Addressing, Checked, HolderRemovals, Kinds, Network, NotAttached, Plan, Reservation, loopback, made,
+    moved, not_built_in, sriov, vf, vfio, vhost_user,
 };
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
@@ -45,20 +45,20 @@ impl Network {
     pub(crate) fn reserve<'n, 'k>(
         &'n self,
         kinds: &'k Kinds,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         request: &AttachmentRequest<'_>,
     ) -> Result<(Cow<'n, Network>, Reservation<'k>), NotAttached> {
         match self {
             Network::Sriov(network) => {
-                let (network, reserved) = kinds.sriov.reserve(network.clone(), owners, kinds, request)?;
+                let (network, reserved) = kinds.sriov.reserve(network.clone(), removals, kinds, request)?;
                 Ok((Cow::Owned(Network::Sriov(network)), Reservation::Vf(reserved)))
             }
             Network::HostDevice(network) => {
-                Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?))
+                Ok((Cow::Borrowed(self), network.reserve(kinds, removals, request)?))
             }
-            Network::Made(network) => Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?)),
+            Network::Made(network) => Ok((Cow::Borrowed(self), network.reserve(kinds, removals, request)?)),
             Network::VhostUser(network) if network.is_kubelets() => {
-                let (network, lock) = vhost_user::reserve(kinds, owners, network, request)?;
+                let (network, lock) = vhost_user::reserve(kinds, removals, network, request)?;
                 Ok((Cow::Owned(Network::VhostUser(Box::new(network))), Reservation::Port { _lock: lock }))
             }
             Network::VhostUser(network) if network.is_in_shared_dir() => {

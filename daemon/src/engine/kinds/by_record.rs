@@ -5,7 +5,9 @@ use fairlead_host::{Link, Net, NetError, Nsid};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio, vhost_user};
+use super::{
+    Applied, ApplyError, HolderRemovals, Kinds, Undone, Work, loopback, made, moved, vf, vfio, vhost_user,
+};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
@@ -15,14 +17,14 @@ impl Kinds {
     /// Carries a plan out; what it changes is on record.
     pub(crate) fn apply(
         &self,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         request: &AttachmentRequest<'_>,
         work: &Work,
         attachment: &Attachment,
         pod: &mut dyn Net,
     ) -> Result<Applied, ApplyError> {
         match work {
-            Work::Made(new) => made::apply(self, owners, request, new, pod),
+            Work::Made(new) => made::apply(self, removals, request, new, pod),
             Work::Loopback => loopback::apply(request, pod).map_err(ApplyError::Cni),
             Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),

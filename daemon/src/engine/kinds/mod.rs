@@ -21,7 +21,7 @@
 //!
 //! The core calls [`Network`] for what goes by a configuration (`by_configuration.rs`) and [`Kinds`] for what goes by a record
 //! (`by_record.rs`); it knows no kind. A new
-//! kind is a folder, and a variant and its arms here. Nothing in here knows the core: what a kind needs of it is [`Owners`].
+//! kind is a folder, and a variant and its arms here. Nothing in here knows the core: what a kind needs of it is [`HolderRemovals`].
 
 mod add_failure;
 mod by_configuration;
@@ -34,6 +34,7 @@ pub(crate) mod moved;
 mod services;
 pub(crate) mod sriov;
 pub(crate) mod sriov_cni_import;
+mod undo_outcome;
 pub(crate) mod vf;
 pub(crate) mod vfio;
 pub(crate) mod vhost_user;
@@ -51,7 +52,8 @@ use crate::store::LinkRecord;
 pub(crate) use super::netdev::Checked;
 pub(crate) use add_failure::NotAttached;
 pub(crate) use device_info::DeviceInfoFiles;
-pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners, Undone};
+pub(crate) use services::{HolderRemovals, Kinds, SriovCniVfs};
+pub(crate) use undo_outcome::{AwaitsCarrier, Undone};
 
 /// A validated configuration of a built-in type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,23 +132,6 @@ pub(crate) enum Reservation<'k> {
 }
 
 impl Reservation<'_> {
-    /// The intent is on record: from now on that keeps everybody else away.
-    pub(crate) fn keep(self) {
-        if let Reservation::Vf(reserved) = self {
-            reserved.keep();
-        }
-    }
-}
-
-/// What is about to be done: as it goes on record, and as it is carried out.
-pub(crate) struct Plan {
-    /// What the record says of the link.
-    pub(crate) record: LinkRecord,
-    /// What [`Kinds::apply`] does.
-    pub(crate) work: Work,
-}
-
-impl Reservation<'_> {
     /// How what was chosen lies to the pod, where that was asked for.
     pub(crate) fn locality(&self) -> Option<&Locality> {
         match self {
@@ -166,6 +151,21 @@ impl Reservation<'_> {
             Reservation::Device(taken) => taken.address(),
         }
     }
+
+    /// The intent is on record: from now on that keeps everybody else away.
+    pub(crate) fn keep(self) {
+        if let Reservation::Vf(reserved) = self {
+            reserved.keep();
+        }
+    }
+}
+
+/// What is about to be done: as it goes on record, and as it is carried out.
+pub(crate) struct Plan {
+    /// What the record says of the link.
+    pub(crate) record: LinkRecord,
+    /// What [`Kinds::apply`] does.
+    pub(crate) work: Work,
 }
 
 /// What is to be done about a link.

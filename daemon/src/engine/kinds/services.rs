@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
 use fairlead_host::announce::Announcer;
@@ -15,7 +15,8 @@ use super::DeviceInfoFiles;
 use super::sriov::SriovServices;
 use super::sriov_cni_import::SriovCniImport;
 use super::vhost_user::VhostUserServices;
-use crate::engine::live_policy::CurrentPolicy;
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::call_settings::CurrentCallSettings;
 use crate::engine::random_ids::RandomIds;
 use crate::store::Attachment;
 
@@ -29,7 +30,7 @@ pub(crate) struct Kinds {
     pub(crate) sysfs: PathBuf,
     pub(crate) ids: Arc<RandomIds>,
     /// The part of the configuration that calls go by.
-    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) call_settings: Arc<CurrentCallSettings>,
     pub(crate) announcer: Option<Announcer>,
     pub(crate) device_info: Arc<DeviceInfoFiles>,
     pub(crate) sriov: SriovServices,
@@ -41,6 +42,11 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
+    /// Until when a request waits for a VF or a port that is not ready: not past its own deadline, when nobody waits for the answer.
+    pub(crate) fn vf_deadline(&self, request: &AttachmentRequest<'_>) -> Instant {
+        request.waiting.deadline.min(Instant::now() + self.call_settings.get().vf_wait)
+    }
+
     /// Whether the kernel has a kind of link (`IFLA_INFO_KIND`).
     pub(crate) fn kernel_has(&self, kind: &'static str) -> Result<bool, NetError> {
         if self.kernel_kinds.lock().contains(kind) {
@@ -69,44 +75,8 @@ impl Kinds {
     }
 }
 
-/// What a restored VF cannot have back before its NIC has a carrier, as a sentence for a person.
-#[derive(Debug)]
-pub(crate) struct AwaitsCarrier(pub(crate) CniError);
-
-impl AwaitsCarrier {
-    /// For whom nothing may wait: it is an error then.
-    pub(crate) fn refuse(waits: Option<AwaitsCarrier>) -> Result<(), CniError> {
-        waits.map_or(Ok(()), |AwaitsCarrier(why)| Err(why))
-    }
-}
-
-/// What the undo of a link has come to.
-#[derive(Debug)]
-pub(crate) enum Undone {
-    /// Nothing of it is left to be done.
-    Whole,
-    /// All that is left waits for a carrier.
-    AwaitsCarrier(CniError),
-    /// All else is given back, but on the VF is something of its pod's: the VF is nobody's before it is clean.
-    Quarantined {
-        /// What is left on it, in words.
-        left: String,
-        /// The same as a sentence, with the remedy.
-        why: CniError,
-    },
-    /// The link is in no namespace that can be looked into. Its pod lives, and may have hidden it: all that the attachment holds stays
-    /// held until the link is found, or its namespace has ended.
-    Away(CniError),
-}
-
-impl From<Option<AwaitsCarrier>> for Undone {
-    fn from(waits: Option<AwaitsCarrier>) -> Undone {
-        waits.map_or(Undone::Whole, |AwaitsCarrier(why)| Undone::AwaitsCarrier(why))
-    }
-}
-
-/// Who has what, as the core knows it: what a kind asks where another attachment holds what it wants.
-pub(crate) trait Owners {
+/// The removals of attachments that hold what a kind wants: the core has them hurried, and knows why one failed.
+pub(crate) trait HolderRemovals {
     /// Finishes answered removals whose attachments hold what is wanted; true when one was finished.
     fn hurry(&self, wanted: &dyn Fn(&Attachment) -> bool) -> bool;
 
@@ -118,11 +88,11 @@ pub(crate) trait Owners {
     fn removal_failure(&self, id: u64) -> Option<CniError>;
 }
 
-/// What another plugin left of VFs, as the attachment of one asks for it.
-pub(crate) trait Leftovers {
-    /// Settles what another plugin left of a VF: restored where its pod is dead, refused (code 11) while its pod lives.
+/// The VFs that sriov-cni gave to pods, as the attachment of one asks for them.
+pub(crate) trait SriovCniVfs {
+    /// Settles what sriov-cni left of a VF: restored where its pod is dead, refused (code 11) while its pod lives.
     fn settle(&self, vf: PciAddr) -> Result<(), CniError>;
 
-    /// The pod of another plugin that has a VF, as that plugin's files say.
+    /// The pod that has a VF of sriov-cni's, as that plugin's files say.
     fn owner(&self, vf: PciAddr) -> Result<Option<String>, CniError>;
 }

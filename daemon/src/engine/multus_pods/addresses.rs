@@ -110,8 +110,8 @@ impl Engine {
     /// The directory with the root of the policy beneath which a tenant's has to lie; `None` where it lies beneath none: nothing of a
     /// tenant is there, or may be.
     pub(super) fn trusted(&self, dir: NetworkDir, namespace: &str) -> Option<NetworkDir> {
-        let policy = self.core.policy();
-        let root = data_dir_root(policy.tenants.as_deref()?, namespace, "dataDir", &dir.data_dir);
+        let call_settings = self.core.call_settings();
+        let root = data_dir_root(call_settings.policy.as_deref()?, namespace, "dataDir", &dir.data_dir);
         let root = root.or_else(|refused| match dir.data_dir == executed_data_dir(namespace) {
             true => Ok(Path::new(DEFAULT_DATA_DIR)),
             false => Err(refused),

@@ -9,7 +9,6 @@ use super::addresses::{Places, places};
 use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, Sandbox};
 use crate::engine::cluster_network::{OneList, runtime_config};
-use crate::engine::core::all_errors;
 
 /// The longest result of a plugin that is read, in bytes.
 const MAX_RESULT: u64 = 1 << 20;
@@ -29,7 +28,7 @@ impl Engine {
         let Some(attachments) = files.attachments(container, ifname)? else { return Ok(false) };
         tracing::info!(container, networks = attachments.len(), "DEL of a pod that Multus made");
         let each = attachments.iter().rev().map(|attachment| self.del_one(request, attachment, &files));
-        all_errors(each.filter_map(Result::err).collect())?;
+        CniError::all(each.filter_map(Result::err))?;
         let gone = files.root.remove_trusted(&files.path(container));
         gone.map_err(|error| super::unusable(&files.path(container), &error))?;
         Ok(true)

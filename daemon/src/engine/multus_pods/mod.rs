@@ -121,6 +121,6 @@ impl Engine {
                 errors
             }
         };
-        super::core::all_errors(errors)
+        CniError::all(errors)
     }
 }

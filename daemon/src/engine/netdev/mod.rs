@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Mac, Net, NetError, Op, OpError, SetLink};
+use ipnet::IpNet;
 use nix::errno::Errno;
 
 use super::attachment_request::AttachmentRequest;
@@ -54,8 +55,25 @@ pub(crate) fn check(
     })
 }
 
+/// Why an interface has not got its addresses and routes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotConfigured {
+    /// The kernel refused one of them.
+    #[error(transparent)]
+    Refused(#[from] NetError),
+    /// An address is another host's, as the kernel's duplicate address detection has found.
+    #[error("{address} is in use by another host on the link")]
+    InUse {
+        /// The address.
+        address: IpNet,
+    },
+    /// The kernel's duplicate address detection takes too long.
+    #[error("duplicate address detection did not end within {} s", SETTLE.as_secs())]
+    Unsettled,
+}
+
 /// Writes sysctls, then `arp_notify`, addresses and routes.
-pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NetError> {
+pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NotConfigured> {
     // Before the addresses: the kernel refuses an IPv6 address on an interface with disable_ipv6.
     for (key, value, must) in &setup.sysctls {
         let written = match must {
@@ -76,7 +94,7 @@ pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<
         ops.clear();
     }
     ops.extend_from_slice(&setup.routes);
-    carry_out(pod, &ops)
+    Ok(carry_out(pod, &ops)?)
 }
 
 /// All at once. What the kernel does behind a refusal goes with the interface, in the same undo as what it did before.
@@ -89,22 +107,19 @@ fn carry_out(pod: &mut dyn Net, ops: &[Op]) -> Result<(), NetError> {
     }
 }
 
-fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
+fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NotConfigured> {
     let until = Instant::now() + SETTLE;
     loop {
         let addresses = pod.addresses(index)?;
         // The kernel keeps such an address but does not use it: the pod would start with one that does not work.
         if let Some(double) = addresses.iter().find(|a| a.flags.dad_failed) {
-            return Err(NetError::Answer(format!("{} is in use by another host on the link", double.net)));
+            return Err(NotConfigured::InUse { address: double.net });
         }
         if !addresses.iter().any(|a| a.flags.tentative) {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(NetError::Answer(format!(
-                "duplicate address detection did not end within {} s",
-                SETTLE.as_secs()
-            )));
+            return Err(NotConfigured::Unsettled);
         }
         sleep(POLL);
     }

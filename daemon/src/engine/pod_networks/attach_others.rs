@@ -2,11 +2,11 @@
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::{CniError, CniResult, Code};
-use fairlead_kube::PodRef;
 use fairlead_kube::npwg::NetworkSelection;
 use fairlead_kube::npwg::runtime_config::{
     Device, cni_args_pairs, cni_args_pairs_of, device_info_file, of_network, undeclared,
 };
+use fairlead_kube::{Definition, PodRef};
 
 use super::allocated_devices::AllocatedDevices;
 use super::default_routes::DefaultRoutes;
@@ -74,9 +74,7 @@ impl Engine {
         let info_file = device_info_file(&selection.reference(), sandbox.container, interface);
         let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
         let text = text_of(&definition, selection, device)?;
-        // Only for a pod that asks for addresses the text is read once more.
-        let of_text = (!selection.ips.is_empty()).then(|| list_of(&definition, &text)).flatten();
-        let args = with_pairs(sandbox.args, selection, of_text.as_ref());
+        let args = with_pairs_for_text(sandbox.args, selection, (&definition, &text));
         let call = DefinitionCall {
             tenant: &tenant,
             text: &text,
@@ -110,9 +108,7 @@ impl Engine {
         }
         error
     }
-}
 
-impl Engine {
     /// The same where it is known which pod it is.
     pub(in crate::engine) fn told_of(&self, asked: Option<&PodNetworks>, error: CniError) -> CniError {
         match asked {
@@ -133,6 +129,17 @@ pub(super) fn with_pairs(args: &str, selection: &NetworkSelection, plugins: Opti
     all.collect::<Vec<_>>().join(";")
 }
 
+/// The same for the plugins of a definition's text, by which the policy judges it.
+pub(super) fn with_pairs_for_text(
+    args: &str,
+    selection: &NetworkSelection,
+    (definition, text): (&Definition, &str),
+) -> String {
+    // Only for a pod that asks for addresses the text is read once more.
+    let plugins = (!selection.ips.is_empty()).then(|| list_of(definition, text)).flatten();
+    with_pairs(args, selection, plugins.as_ref())
+}
+
 /// NPWG 1.3, sections 4.1.2.1.3 to 4.1.2.1.10: what no plugin would do fails the pod. Addresses go by `CNI_ARGS`, too.
 pub(super) fn must_be_declared(undeclared: &[String]) -> Result<(), CniError> {
     let lacking: Vec<&str> =
@@ -146,6 +153,10 @@ pub(super) fn must_be_declared(undeclared: &[String]) -> Result<(), CniError> {
 }
 
 /// M8: the error names the network.
-fn in_words_of_the_pod(pod: &PodRef, (network, interface): (&str, &str), error: CniError) -> CniError {
+pub(super) fn in_words_of_the_pod(
+    pod: &PodRef,
+    (network, interface): (&str, &str),
+    error: CniError,
+) -> CniError {
     CniError { msg: format!("pod {pod}, network {network}, interface {interface:?}: {}", error.msg), ..error }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, CniVersion};
 
 use crate::engine::Engine;
 use crate::engine::attachment_request::AttachmentRequest;
@@ -29,7 +29,7 @@ impl Engine {
 
     fn check_other(&self, request: &AttachmentRequest<'_>, other: &Attachment) -> Result<(), CniError> {
         let conf = self.core.ipam.confs.get(&other.config, false)?;
-        if conf.version < CniVersion::V0_4_0 {
+        if !conf.version.has(Command::Check) {
             // There was no CHECK yet.
             return Ok(());
         }
@@ -43,9 +43,9 @@ impl Engine {
         let (sandbox, ifname) = (request.sandbox, &other.key.ifname);
         let namespace = other.namespace.clone();
         let parsed = ParsedRequest::new(Arc::new(conf), namespace, sandbox.container, ifname, sandbox.args);
-        let (waiting, vf_wait) = (request.waiting.clone(), self.core.policy().vf_wait);
+        let waiting = request.waiting.clone();
         let mut check =
-            AttachmentRequest::of_plugin(Command::Check, sandbox, ifname, &parsed.wanted, waiting, vf_wait)?;
+            AttachmentRequest::of_plugin(Command::Check, sandbox, ifname, &parsed.wanted, waiting)?;
         self.carry_out(&mut check, &parsed).map(drop)
     }
 }

@@ -8,7 +8,7 @@ use fairlead_kube::npwg::NetworkSelection;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::AskedNetwork;
-use super::report::default_by as told_default_by;
+use super::network_status_report::default_by as told_default_by;
 use crate::engine::Engine;
 use crate::engine::cluster_network::FirstNetwork;
 use crate::engine::core::{PodNet, enter_again};

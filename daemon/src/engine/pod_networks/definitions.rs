@@ -16,7 +16,7 @@ use fairlead_kube::{Definition, PodRef, Wait};
 use serde_json::{Map, Value, json};
 
 use super::allocated_devices::AllocatedDevices;
-use super::attach_others::{must_be_declared, with_pairs};
+use super::attach_others::{in_words_of_the_pod, must_be_declared, with_pairs, with_pairs_for_text};
 use super::{PodNetworks, told_of_cluster};
 use crate::call::Waiting;
 use crate::engine::Engine;
@@ -34,10 +34,10 @@ impl Engine {
         (sandbox, waiting): (Sandbox<'_>, &Waiting),
     ) -> Result<(Arc<Definition>, Tenant), CniError> {
         let (namespace, name) = (&selection.namespace, &selection.name);
-        let policy = self.core.policy();
+        let call_settings = self.core.call_settings();
         let of_every_pod = selection.object == ObjectKind::OfEveryPod;
-        if let Some(settings) = policy.tenants.as_deref().filter(|_| !of_every_pod) {
-            policy::may_use(settings, &pod.namespace, namespace)?;
+        if let Some(policy) = call_settings.policy.as_deref().filter(|_| !of_every_pod) {
+            policy::may_use(policy, &pod.namespace, namespace)?;
         }
         // Before the API: the conf dir is the administrator's, and needs no API server.
         if of_every_pod && self.networks.find(name).is_some() {
@@ -46,7 +46,7 @@ impl Engine {
             return Ok((Arc::new(Definition { namespace, name, config: None, resource: None }), tenant));
         }
         let cluster = self.cluster.as_deref().ok_or_else(no_api_server)?;
-        let deadline = waiting.deadline.min(Instant::now() + policy.pod_wait);
+        let deadline = waiting.deadline.min(Instant::now() + call_settings.pod_wait);
         let wait = Wait { deadline, gone: &|| waiting.gone.get() };
         let told = |why| told_of_cluster(&why);
         match selection.object {
@@ -65,8 +65,8 @@ impl Engine {
 
     /// The namespace whose words a definition is, with its labels where the policy goes by them.
     pub(super) fn tenant(&self, namespace: &str) -> Result<Tenant, CniError> {
-        let policy = self.core.policy();
-        let by_labels = policy.tenants.as_deref().is_some_and(policy::PolicySettings::goes_by_labels);
+        let call_settings = self.core.call_settings();
+        let by_labels = call_settings.policy.as_deref().is_some_and(policy::PolicySettings::goes_by_labels);
         let labels = match self.cluster.as_deref().and_then(|cluster| cluster.namespace_labels(namespace)) {
             Some(labels) => BTreeMap::clone(&labels),
             // What is not known is not taken for a namespace without labels: a rule that forbids could be passed by.
@@ -89,7 +89,7 @@ impl Engine {
         let version = CniVersion::LATEST.as_str();
         let provisional = json!({"cniVersion": version, "name": "version", "type": plugin}).to_string();
         self.judged(tenant, &provisional, None, &Map::new(), &Args::default())?;
-        let time_limit = self.core.policy().delegate_timeout;
+        let time_limit = self.core.call_settings().delegate_timeout;
         let time_limit = time_limit.min(waiting.deadline.saturating_duration_since(Instant::now()));
         let gone = || waiting.gone.get();
         let delegates = &self.core.ipam.delegates;
@@ -107,12 +107,25 @@ impl Engine {
         let Some((asked, selection)) = asked.and_then(|asked| Some((asked, asked.default_network()?))) else {
             return Ok(DefaultList { list: self.wanted(name)?, namespace: None, own: None });
         };
+        self.own_default_list(request, asked.pod(), selection).map_err(|error| {
+            let (network, interface) = (selection.reference(), &request.key.ifname);
+            in_words_of_the_pod(asked.pod(), (&network, interface), error)
+        })
+    }
+
+    /// The same where the pod has chosen it. It is judged with what the pod asks for, as any other of its networks.
+    fn own_default_list(
+        &self,
+        request: &AttachmentRequest<'_>,
+        pod: &PodRef,
+        selection: &NetworkSelection,
+    ) -> Result<DefaultList, CniError> {
         let (sandbox, waiting) = (request.sandbox, &request.waiting);
-        let (definition, tenant) = self.definition(asked.pod(), selection, (sandbox, waiting))?;
+        let (definition, tenant) = self.definition(pod, selection, (sandbox, waiting))?;
         let device = match &definition.resource {
             Some(resource) => {
                 let of = (sandbox.container, waiting);
-                Some(self.next_device_of(asked.pod(), resource, &mut AllocatedDevices::default(), of)?)
+                Some(self.next_device_of(pod, resource, &mut AllocatedDevices::default(), of)?)
             }
             None => None,
         };
@@ -120,13 +133,15 @@ impl Engine {
         let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
         let runtime = of_default_network(runtime_config(&request.conf.raw), Some(selection), device);
         let text = text_of(&definition, selection, device)?;
-        let read = self.judged(&tenant, &text, Some(&definition.name), &Map::new(), request.args)?;
+        let args = with_pairs_for_text(sandbox.args, selection, (&definition, &text));
+        let read = self.judged(&tenant, &text, Some(&definition.name), &runtime, &Args::parse(&args)?)?;
         let (list, namespace) = match &definition.config {
             // NPWG 1.3, section 3.3: the administrator's configuration of this name.
             None => (with_args(self.wanted(&definition.name)?, selection, device)?, None),
             Some(_) => (read.list().clone(), Some(tenant.namespace().into())),
         };
         must_be_declared(&undeclared(selection, &list))?;
+        // What the administrator's plugins declare is known only now.
         let args = with_pairs(sandbox.args, selection, Some(&list));
         Ok(DefaultList { list, namespace, own: Some((Value::Object(runtime), args)) })
     }
@@ -153,14 +168,18 @@ pub(super) fn with_args(
     ConfList::parse(&told_to_plugins(&list.to_text(), selection, device)?)
 }
 
-/// The text of a definition, with what the pod says to its plugins, and its device; empty where a configuration of the conf dir is meant.
+/// The text of a definition, with what the pod says to its plugins, and its device. Where a configuration of the conf dir is meant it is
+/// empty, or names that one with what the pod says: the policy judges it, and the plugins get it by [`with_args`].
 pub(super) fn text_of(
     definition: &Definition,
     selection: &NetworkSelection,
     device: Option<Device<'_>>,
 ) -> Result<String, CniError> {
-    let text = definition.config.as_deref();
-    text.map_or_else(|| Ok(String::new()), |text| told_to_plugins(text, selection, device))
+    match definition.config.as_deref() {
+        Some(text) => told_to_plugins(text, selection, device),
+        None if selection.cni_args.is_empty() => Ok(String::new()),
+        None => told_to_plugins(&policy::with_name("", Some(&definition.name))?, selection, None),
+    }
 }
 
 /// The plugins that a definition's text names; `None` where it has no text, and where that is no list, which its reader says better.

@@ -16,7 +16,7 @@ use fairlead_kube::{PodRef, Wait};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::asked::annotations;
+use super::requested_networks::annotations;
 use crate::engine::Engine;
 use crate::engine::attachment_request::NetworkRequest;
 use crate::engine::cluster_network::runtime_config;
@@ -62,7 +62,7 @@ impl Engine {
             return Some(false);
         }
         // The kernel's duplicate address detection can take up to 5 s.
-        if self.core.policy().dad == Dad::Wait {
+        if self.core.call_settings().dad == Dad::Wait {
             return Some(false);
         }
         let list = self.networks.find(&node.name)?;

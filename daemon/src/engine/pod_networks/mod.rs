@@ -5,21 +5,21 @@
 //! were made: that one is committed last and removed last, so the pod has all of its networks or none (row M8).
 
 mod allocated_devices;
-mod asked;
-mod asked_and_got;
 mod attach_others;
 mod check_others;
 mod default_routes;
 mod definitions;
 mod lane;
 mod lists_of_every_pod;
-mod report;
+mod network_status_report;
+mod pod_description;
+mod requested_networks;
 mod taken_path;
 
-pub(super) use self::asked::ANNOTATIONS;
 pub(super) use self::definitions::DefaultList;
 pub(super) use self::lane::ImmediateNetworks;
-pub(super) use self::report::own_name;
+pub(super) use self::network_status_report::own_name;
+pub(super) use self::requested_networks::ANNOTATIONS;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::npwg::NetworkSelection;

@@ -4,7 +4,7 @@
 use fairlead_kube::npwg::TakenPath;
 
 use super::PodNetworks;
-use super::report::own_name;
+use super::network_status_report::own_name;
 use crate::engine::Engine;
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::netconf_summary::ConfigSummary;

@@ -51,10 +51,10 @@ fn rig() -> Rig {
 
 /// Starts a daemon as it is started on a node; panics when that takes too long.
 fn start(rig: &mut Rig) {
-    let (beside, exposition) = beside(&rig.kernel, &rig.root, rig.settings.clone());
-    let (paths, policy) = (paths(rig.dir.path(), &rig.root), rig.policy.clone());
+    let (inputs, exposition) = engine_inputs(&rig.kernel, &rig.root, rig.settings.clone());
+    let (paths, call_settings) = (paths(rig.dir.path(), &rig.root), rig.call_settings.clone());
     let (sender, started) = channel();
-    thread::spawn(move || sender.send(Engine::start(&paths, policy, beside)));
+    thread::spawn(move || sender.send(Engine::start(&paths, call_settings, inputs)));
     let engine = started.recv_timeout(SOON).expect("the start is held up").unwrap();
     (rig.engine, rig.exposition) = (Some(engine), exposition);
 }

@@ -52,6 +52,20 @@ fn x19_the_vf_that_the_pod_was_given_is_taken_and_without_one_the_next_path() {
 }
 
 #[test]
+fn x19_a_path_of_host_device_that_was_given_no_device_makes_room_for_the_next() {
+    const ANY: &str = r#"{"type":"host-device"}"#;
+    let rig = Rig::new();
+    rig.add(&config(&[ANY, MACVLAN], "")).unwrap();
+    let not_given = "host-device: host-device names no device".to_owned();
+    assert_eq!(rig.taken(), ("macvlan".to_owned(), vec![not_given]));
+    rig.del(&config(&[ANY, MACVLAN], "")).unwrap();
+    rig.reap();
+    // Without another path it is the answer.
+    let refused = rig.add(&config(&[ANY], "")).unwrap_err();
+    assert!(refused.msg.ends_with(": host-device names no device"), "{refused}");
+}
+
+#[test]
 fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
     let rig = Rig::new();
     let paths = [

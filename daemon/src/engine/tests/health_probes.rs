@@ -25,6 +25,10 @@ impl Told {
         let health = self.health.conditions().into_iter().chain(self.readiness.conditions());
         health.filter(|c| !c.met).collect()
     }
+
+    fn is_alive(&self) -> bool {
+        self.health.is_alive(&self.health.conditions())
+    }
 }
 
 #[test]
@@ -35,13 +39,14 @@ fn k19_an_engine_is_well_and_a_netlink_that_does_not_answer_is_an_illness() {
     rig.kernel.fail_from(rig.kernel.calls().len(), Errno::ENOBUFS);
     let [netlink] = &told.unmet()[..] else { panic!("one condition is not met") };
     assert_eq!(netlink.name, "netlink");
+    assert!(!told.is_alive());
     assert!(netlink.reason.starts_with("the kernel does not answer: "), "{}", netlink.reason);
     rig.kernel.heal();
     assert_eq!(told.unmet(), []);
 }
 
 #[test]
-fn k19_a_store_that_can_not_take_records_is_neither_well_nor_ready() {
+fn k19_a_store_that_can_not_take_records_is_neither_well_nor_ready_and_the_daemon_is_alive() {
     let rig = Rig::new();
     let told = told(&rig);
     assert!(told.readiness.ready());
@@ -49,6 +54,9 @@ fn k19_a_store_that_can_not_take_records_is_neither_well_nor_ready() {
     let names: Vec<&str> = told.unmet().iter().map(|c| c.name).collect();
     assert_eq!(names, ["store", "store"]);
     assert!(told.readiness.missing().contains("make space"), "{}", told.readiness.missing());
+    assert!(told.is_alive());
+    let asked: Vec<&str> = told.health.conditions_of_life().iter().map(|c| c.name).collect();
+    assert_eq!(asked, ["calls", "netlink", "namespaces"], "what else there is no restart mends");
 }
 
 #[test]
@@ -70,6 +78,7 @@ fn k19_a_netns_watch_for_dead_namespaces_that_is_blind_or_hangs_is_an_illness() 
     let unmet = told.unmet();
     assert_eq!((unmet.len(), unmet[0].name), (1, "namespaces"));
     assert_eq!(unmet[0].reason, "deaths of namespaces can't be watched: no socket");
+    assert!(!told.is_alive());
     let engine = Arc::clone(rig.engine.as_ref().unwrap());
     engine.netns_watch.turns();
     assert_eq!(told.unmet(), []);

@@ -13,6 +13,7 @@ mod gc_and_status;
 mod given_up;
 mod health_probes;
 mod identity;
+mod impossible_addresses;
 mod kubelet_devices;
 mod kubelet_pools;
 mod lendable_devices;
@@ -58,6 +59,7 @@ mod vf_restore;
 mod vfio;
 mod vhost_user;
 mod vhost_user_conflicts;
+mod vhost_user_restarts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +74,7 @@ use fairlead_kube::fake_cluster::FakeCluster;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
 use super::core::{StartStep, Task};
-use super::{Beside, Engine, Policy};
+use super::{CallSettings, Engine, EngineInputs};
 use crate::call::{CallerGone, PreparedCall, Reply, Service, Waiting};
 use crate::conf_dir::{Directories, Networks};
 use crate::engine::kinds::BUILT_IN;
@@ -98,7 +100,7 @@ struct Rig {
     exposition: Exposition,
     dir: tempfile::TempDir,
     root: PathBuf,
-    policy: Policy,
+    call_settings: CallSettings,
     settings: Settings,
     /// The cluster that the node is one of.
     cluster: Option<Arc<FakeCluster>>,
@@ -136,11 +138,21 @@ impl Rig {
         kernel.show_in(&dir.path().join("sys"));
         kernel.drive(VFIO, Some("vfio-pci")).unwrap();
         kernel.add_namespace(POD);
-        let policy = Policy::default();
+        let call_settings = CallSettings::default();
         let settings = Settings::default();
-        let (beside, exposition) = beside(&kernel, dir.path(), settings.clone());
-        let engine = Some(open(dir.path(), &root, policy.clone(), beside));
-        Rig { kernel, engine, exposition, dir, root, policy, settings, cluster: None, settles: SETTLES }
+        let (inputs, exposition) = engine_inputs(&kernel, dir.path(), settings.clone());
+        let engine = Some(open(dir.path(), &root, call_settings.clone(), inputs));
+        Rig {
+            kernel,
+            engine,
+            exposition,
+            dir,
+            root,
+            call_settings,
+            settings,
+            cluster: None,
+            settles: SETTLES,
+        }
     }
 
     fn engine(&self) -> &Engine {
@@ -150,10 +162,10 @@ impl Rig {
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
         self.engine = None;
-        let (beside, exposition) = beside(&self.kernel, self.dir.path(), self.settings.clone());
+        let (inputs, exposition) = engine_inputs(&self.kernel, self.dir.path(), self.settings.clone());
         let cluster = self.cluster.clone().map(|cluster| cluster as Arc<dyn Cluster>);
-        let beside = Beside { settles: self.settles, cluster, ..beside };
-        let engine = open(self.dir.path(), &self.root, self.policy.clone(), beside);
+        let inputs = EngineInputs { settles: self.settles, cluster, ..inputs };
+        let engine = open(self.dir.path(), &self.root, self.call_settings.clone(), inputs);
         (self.engine, self.exposition) = (Some(engine), exposition);
     }
 
@@ -254,12 +266,16 @@ struct State {
 }
 
 /// What an engine on a kernel in memory needs.
-pub(super) fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -> (Beside, Exposition) {
+pub(super) fn engine_inputs(
+    kernel: &Arc<FakeKernel>,
+    dir: &Path,
+    settings: Settings,
+) -> (EngineInputs, Exposition) {
     // Its own also where programs are executed in this machine's root.
     let conf_dir = Directories::new(&dir.join("root"), None, None);
     let exposition = Exposition::default();
     let node = Node::new(&exposition);
-    let beside = Beside {
+    let inputs = EngineInputs {
         kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
         networks: Arc::new(Networks::new(conf_dir, &BUILT_IN, node.clone())),
         calls: Calls::new(&exposition, &BUILT_IN),
@@ -271,7 +287,7 @@ pub(super) fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -
         settings: Arc::new(settings),
         settles: SETTLES,
     };
-    (beside, exposition)
+    (inputs, exposition)
 }
 
 /// Directories of its own below `dir`.
@@ -283,8 +299,8 @@ pub(super) fn paths(dir: &Path, root: &Path) -> NodePaths {
     }
 }
 
-fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
-    let (engine, lost) = Engine::open(&paths(dir, root), policy, beside).unwrap();
+fn open(dir: &Path, root: &Path, call_settings: CallSettings, inputs: EngineInputs) -> Arc<Engine> {
+    let (engine, lost) = Engine::open(&paths(dir, root), call_settings, inputs).unwrap();
     // What the threads of a start would do before the daemon is ready.
     for step in engine.core.start.wait(Instant::now()) {
         match step {

@@ -82,7 +82,7 @@ fn m07_namespace_isolation_and_multus_namespace_are_taken_from_the_nodes_own_con
 #[test]
 fn x01_an_add_waits_for_the_readiness_indicator_file_and_status_tells_that_it_is_not_there() {
     let mut cluster = Cluster::asking("");
-    cluster.rig.policy.pod_wait = Duration::from_secs(60);
+    cluster.rig.call_settings.pod_wait = Duration::from_secs(60);
     cluster.rig.restart();
     let config = own(r#","readinessindicatorfile":"/run/ovn/ready""#);
     let status = call(&cluster, Command::Status, "shop", config.clone()).unwrap_err();
@@ -99,7 +99,7 @@ fn x01_an_add_waits_for_the_readiness_indicator_file_and_status_tells_that_it_is
     call(&cluster, Command::Status, "shop", config.clone()).unwrap();
     call(&cluster, Command::Del, "shop", config.clone()).unwrap();
     std::fs::remove_file(file).unwrap();
-    cluster.rig.policy.pod_wait = Duration::from_millis(100);
+    cluster.rig.call_settings.pod_wait = Duration::from_millis(100);
     cluster.rig.restart();
     let told = call(&cluster, Command::Add, "shop", config).unwrap_err();
     assert_eq!(told.code.number(), 11, "{told}");
@@ -140,6 +140,39 @@ fn m14_what_the_pod_asks_of_its_own_default_network_reaches_its_plugins() {
     cluster.api.put_pod(&web(), &[(DEFAULT_NETWORK, asks)]);
     let told = cluster.add().unwrap_err();
     assert!(told.msg.contains("bandwidth") && told.code.number() == 7, "what nobody would do: {told}");
+}
+
+#[test]
+fn an_address_that_a_pod_asks_of_its_own_default_network_is_judged_as_that_of_any_other() {
+    let rules = r#"rules: [{namespaces: ["radio-*"], types: [macvlan], masters: [eth0], ranges: ["10.9.0.0/16"], ipamTypes: [static]}]"#;
+    let mut cluster = Cluster::new();
+    cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(rules).unwrap()));
+    cluster.rig.restart();
+    let before = cluster.rig.state();
+    for capabilities in ["", r#""capabilities":{"ips":true},"#] {
+        let text = format!(
+            r#"{{"cniVersion":"1.0.0","name":"mv","type":"macvlan","master":"eth0",{capabilities}"ipam":{{"type":"static"}}}}"#
+        );
+        cluster.api.put_definition("radio-a", "mv", &text, None);
+        let asks = |ip: &str| json!([{"name": "mv", "namespace": "radio-a", "ips": [ip]}]).to_string();
+        for annotation in [DEFAULT_NETWORK, NETWORKS] {
+            cluster.api.put_pod(&web(), &[(annotation, &asks("192.168.66.6/24"))]);
+            let told = cluster.add().unwrap_err();
+            assert_eq!(told.code.number(), 7, "{annotation}: {told}");
+            for part in ["pod shop/web-0, network radio-a/mv", "192.168.66.6/24", "[10.9.0.0/16]"] {
+                assert!(told.msg.contains(part), "{annotation}, {capabilities}: {told}");
+            }
+            let (_, event) = cluster.api.warnings().pop().unwrap();
+            assert!(event.contains("radio-a/mv"), "{event}");
+            cluster.rig.reap();
+            assert_eq!(cluster.rig.state(), before, "{annotation}, {capabilities}");
+        }
+        cluster.api.put_pod(&web(), &[(DEFAULT_NETWORK, &asks("10.9.66.6/24"))]);
+        let answer = cluster.add().unwrap();
+        assert!(answer.contains("10.9.66.6/24"), "{capabilities}: {answer}");
+        cluster.del().unwrap();
+        cluster.rig.reap();
+    }
 }
 
 #[test]
@@ -196,7 +229,7 @@ fn m02_m05_a_network_object_whose_plugin_is_executed_speaks_the_newest_version_o
 
     // A tenant's word has nothing executed that the policy does not allow, VERSION neither.
     std::fs::remove_file(bin.path().join("asked")).unwrap();
-    cluster.rig.policy.tenants = Some(Arc::new(serde_saphyr::from_str("execute: [tuning]").unwrap()));
+    cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str("execute: [tuning]").unwrap()));
     cluster.rig.restart();
     let told = ask(&cluster, Command::Add).unwrap_err();
     assert_eq!(told.code.number(), 7, "{told}");

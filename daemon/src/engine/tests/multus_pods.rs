@@ -95,7 +95,7 @@ impl Node {
     fn trust_data_dir(&mut self) {
         let settings = format!("dataDirRoots: [{}]", self.data_dir().display());
         fs::create_dir_all(self.data_dir()).unwrap();
-        self.cluster.rig.policy.tenants = Some(Arc::new(serde_saphyr::from_str(&settings).unwrap()));
+        self.cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(&settings).unwrap()));
         self.cluster.rig.restart();
     }
 

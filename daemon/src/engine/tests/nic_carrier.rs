@@ -65,7 +65,7 @@ fn x06_a_vf_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
 #[test]
 fn x06_until_it_has_its_rate_back_a_vf_of_no_pool_is_nobody_elses_whether_a_rate_is_wanted_or_not() {
     let mut rig = Rig::new();
-    rig.policy.vf_wait = Duration::from_millis(20);
+    rig.call_settings.vf_wait = Duration::from_millis(20);
     rig.restart();
     rig.add(&config(VF, TAGGED)).unwrap();
     rig.cable(false);
@@ -129,10 +129,10 @@ fn x06_one_that_waits_for_a_carrier_holds_no_address_and_takes_none_from_the_nex
     let ipam = r#","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}"#;
     let rated = format!(r#"{ipam},"max_tx_rate":200"#);
     let mut rig = with("");
-    rig.policy.del_waits = true;
+    rig.call_settings.del_waits = true;
     rig.restart();
     for when_silent in [false, true] {
-        rig.policy.del_waits = !when_silent;
+        rig.call_settings.del_waits = !when_silent;
         rig.restart();
         rig.add(&config(VF, &rated)).unwrap();
         rig.cable(false);

@@ -49,7 +49,7 @@ impl Cluster {
         api.put_definition("shop", "radio", &definition("radio", "10.9.0.0/24"), None);
         api.put_definition("shop", "oam", &definition("oam", "10.8.0.0/24"), None);
         rig.cluster = Some(Arc::clone(&api));
-        rig.policy.pod_wait = Duration::from_millis(200);
+        rig.call_settings.pod_wait = Duration::from_millis(200);
         rig.restart();
         Cluster { rig, api }
     }
@@ -286,7 +286,7 @@ fn of_the_annotations_that_come_with_the_call_those_of_networks_go_on_record() {
 #[test]
 fn k12_the_sandbox_of_another_pod_of_the_same_name_is_refused_whoever_tells_its_annotations() {
     let mut cluster = Cluster::new();
-    cluster.rig.policy.pod_wait = Duration::from_secs(10);
+    cluster.rig.call_settings.pod_wait = Duration::from_secs(10);
     cluster.rig.restart();
     let newer = PodRef { uid: Some("u-2".into()), ..web() };
     // As after a restart of the daemon: nobody has seen the end of the pod that is asked for.
@@ -321,7 +321,7 @@ fn k07_an_add_waits_for_its_pod_and_goes_on_when_it_is_seen() {
     let told = cluster.add().unwrap_err();
     assert_eq!(told.code.number(), 11, "{told}");
     assert_eq!(cluster.api.warnings().len(), 1);
-    cluster.rig.policy.pod_wait = Duration::from_secs(5);
+    cluster.rig.call_settings.pod_wait = Duration::from_secs(5);
     cluster.rig.restart();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -336,7 +336,7 @@ fn k07_an_add_waits_for_its_pod_and_goes_on_when_it_is_seen() {
 #[test]
 fn k11_a_pod_that_is_deleted_while_its_add_waits_ends_the_wait() {
     let mut cluster = Cluster::new();
-    cluster.rig.policy.pod_wait = Duration::from_secs(60);
+    cluster.rig.call_settings.pod_wait = Duration::from_secs(60);
     cluster.rig.restart();
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -371,7 +371,7 @@ fn a_pod_may_use_only_what_isolation_and_policy_allow() {
     let mut cluster = Cluster::asking("kube-system/radio");
     cluster.api.put_definition("kube-system", "radio", &definition("radio", "10.9.0.0/24"), None);
     let settings = "namespaceIsolation: true";
-    cluster.rig.policy.tenants = Some(Arc::new(serde_saphyr::from_str(settings).unwrap()));
+    cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(settings).unwrap()));
     cluster.rig.restart();
     let before = cluster.rig.state();
     let told = cluster.add().unwrap_err();
@@ -382,7 +382,7 @@ fn a_pod_may_use_only_what_isolation_and_policy_allow() {
 
     cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
     let settings = "rules: [{namespaces: [{labels: {tier: ran}}]}]";
-    cluster.rig.policy.tenants = Some(Arc::new(serde_saphyr::from_str(settings).unwrap()));
+    cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(settings).unwrap()));
     cluster.rig.restart();
     assert_eq!(cluster.add().unwrap_err().code.number(), 11, "its labels are not known yet");
     cluster.api.label_namespace("shop", &[("tier", "lab")]);

@@ -139,7 +139,7 @@ fn an_add_of_a_ready_vf_reads_no_settings_and_sends_none_that_fit() {
             "{more}"
         );
         assert_eq!(rig.states(), ["lent", "ready"]);
-        assert_eq!(rig.members()[0]["attachment"], "c1/net1");
+        assert_eq!(rig.members()[0]["attachment"], "net1 of container c1");
         rig.del(&config(VF, more)).unwrap();
         assert_eq!(rig.states(), ["preparing", "ready"]);
         rig.engine().core.kinds.sriov.pools.work_here();

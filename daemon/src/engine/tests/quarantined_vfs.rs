@@ -84,7 +84,7 @@ fn a_pools_vf_with_a_program_or_settings_of_a_pods_is_quarantined_until_it_was_b
         assert!(rig.exposition.text().contains(r#"state="quarantined"} 1"#), "{}", rig.exposition.text());
         rig.restart();
         assert_eq!(rig.states(), ["quarantined", "ready"], "the next daemon knows it too");
-        rig.policy.vf_wait = Duration::from_millis(50);
+        rig.call_settings.vf_wait = Duration::from_millis(50);
         rig.restart();
         let waits = rig.refused_another(&config(VF, ""));
         assert_eq!(waits.code, Code::TryAgain);

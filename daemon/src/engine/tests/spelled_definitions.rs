@@ -26,7 +26,7 @@ fn no_spelling_of_what_a_policy_forbids_reaches_the_kernel_or_the_disk() {
     for name in ["good0", "good1", "evil0", "evil1", "Evil"] {
         rig.kernel.add_host_link(name);
     }
-    rig.policy.tenants = Some(Arc::new(serde_saphyr::from_str(POLICY).unwrap()));
+    rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(POLICY).unwrap()));
     rig.restart();
     let tenant = Tenant::new("tenant", BTreeMap::new()).unwrap();
     let attached = std::cell::Cell::new(0);

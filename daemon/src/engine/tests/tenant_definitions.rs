@@ -63,7 +63,7 @@ impl Rig {
     fn with_policy(yaml: &str) -> Rig {
         let mut rig = Rig::new();
         let policy = serde_saphyr::from_str(yaml).unwrap();
-        rig.policy.tenants = Some(Arc::new(policy));
+        rig.call_settings.policy = Some(Arc::new(policy));
         rig.restart();
         rig
     }

@@ -28,7 +28,7 @@ fn an_add_waits_for_a_vf_that_is_still_coming_home() {
 #[test]
 fn an_add_for_a_vf_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
     let mut rig = Rig::new();
-    rig.policy.vf_wait = Duration::from_millis(100);
+    rig.call_settings.vf_wait = Duration::from_millis(100);
     rig.restart();
     let paths = fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN);
     rig.add(&paths).unwrap();

@@ -4,23 +4,18 @@ use std::cell::Cell;
 use std::fs::{self, File, create_dir_all};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file;
 use fairlead_vhost::control::{PortCommands, Server};
-use fairlead_vhost::dataplane::Socket;
 use fairlead_vhost::fake_switch::{self, FakePorts};
 use fairlead_vhost::port::PortConfig;
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
-use nix::unistd::close;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -28,7 +23,7 @@ use super::Rig;
 use crate::engine::metrics_of_ports;
 
 const UID: &str = "0f3c2a54-6d3e-4b0e-9f5e-3b8f0b7d7a11";
-const PORT: &str = "c1/net1";
+pub(super) const PORT: &str = "c1/net1";
 
 /// A switch at the socket where the daemon looks for one.
 pub(super) fn switch(rig: &Rig) -> (Server, FakePorts) {
@@ -36,24 +31,24 @@ pub(super) fn switch(rig: &Rig) -> (Server, FakePorts) {
 }
 
 impl Rig {
-    fn volume(&self) -> PathBuf {
+    pub(super) fn volume(&self) -> PathBuf {
         let below = format!("root/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/vhost-user");
         self.dir.path().join(below)
     }
 
-    fn with_volume() -> Rig {
+    pub(super) fn with_volume() -> Rig {
         let rig = Rig::new();
         create_dir_all(rig.volume()).unwrap();
         rig
     }
 
-    fn of_kubelets_pod(&self, command: Command, config: &str) -> Result<String, CniError> {
+    pub(super) fn of_kubelets_pod(&self, command: Command, config: &str) -> Result<String, CniError> {
         let mut request = self.request(command, "c1", config);
         request.args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID={UID}");
         self.call(request)
     }
 
-    fn port(&self, keys: &str) -> Result<Value, CniError> {
+    pub(super) fn port(&self, keys: &str) -> Result<Value, CniError> {
         let answer = self.of_kubelets_pod(Command::Add, &config(keys))?;
         Ok(serde_json::from_str(&answer).unwrap())
     }
@@ -78,7 +73,7 @@ pub(super) fn connect(socket: &Path) -> io::Result<OwnedFd> {
     socket_file::connect_to(dir, socket.file_name().unwrap().to_str().unwrap())
 }
 
-fn config(keys: &str) -> String {
+pub(super) fn config(keys: &str) -> String {
     format!(r#"{{"cniVersion":"1.1.0","name":"blue","type":"vhost-user"{keys}}}"#)
 }
 
@@ -220,69 +215,6 @@ fn networks_of_one_name_in_two_namespaces_and_the_administrators_are_three_netwo
     }
 }
 
-/// Ends each connection at once, as a switch that comes up and dies, and counts them.
-fn count_connections(rig: &Rig) -> Arc<AtomicUsize> {
-    let path = rig.dir.path().join("run/vswitch.sock");
-    // A switch that has ended leaves its socket.
-    let _ = fs::remove_file(&path);
-    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
-    bind(socket.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
-    listen(&socket, Backlog::new(16).unwrap()).unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    std::thread::spawn(move || {
-        while let Ok(connection) = accept(socket.as_raw_fd()) {
-            close(connection).unwrap();
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-    });
-    count
-}
-
-#[test]
-fn a_switch_that_is_away_for_long_is_looked_for_often_while_a_pod_has_a_port_and_hardly_ever_without() {
-    let rig = Rig::with_volume();
-    let looks_in = |from: Duration, to: Duration| {
-        let (begin, count, before) = (Instant::now(), count_connections(&rig), Cell::new(0));
-        rig.engine().core.kinds.vhost_user.keep_up(&|| {
-            if begin.elapsed() < from {
-                before.set(count.load(Ordering::Relaxed));
-            }
-            begin.elapsed() < to
-        });
-        count.load(Ordering::Relaxed) - before.get()
-    };
-    let (now, second) = (Duration::ZERO, Duration::from_secs(1));
-    assert_eq!(looks_in(now, second), 1, "in the first second, without a port");
-    fs::remove_file(rig.dir.path().join("run/vswitch.sock")).unwrap();
-    let (server, _ports) = switch(&rig);
-    rig.port("").unwrap();
-    drop(server);
-    // Longer than a restart takes.
-    let looks = looks_in(11 * second, 12 * second);
-    assert!(looks >= 10, "{looks} looks in the twelfth second");
-}
-
-#[test]
-fn the_first_port_has_ports_kept_up_at_once_though_no_switch_was_looked_for_often_before() {
-    let rig = Rig::with_volume();
-    let (kept, ends) = (Arc::clone(&rig.engine().core.kinds.vhost_user), Arc::new(AtomicBool::new(false)));
-    let (begun, ended) = (Instant::now(), Arc::clone(&ends));
-    let keeper = std::thread::spawn(move || kept.keep_up(&|| !ended.load(Ordering::Relaxed)));
-    // It has looked, and waits for ten seconds.
-    sleep(Duration::from_millis(500));
-    let (server, _ports) = switch(&rig);
-    rig.port("").unwrap();
-    drop(server);
-    let (_server, ports) = switch(&rig);
-    while ports.ports().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(9), "the port is not made again");
-        sleep(Duration::from_millis(10));
-    }
-    ends.store(true, Ordering::Relaxed);
-    keeper.join().unwrap();
-}
-
 #[test]
 fn the_ports_of_the_switch_are_told_in_the_metrics_and_to_the_operator_with_their_pods() {
     let rig = Rig::with_volume();
@@ -386,49 +318,6 @@ fn a_directory_of_the_administrators_serves_containers_that_no_kubelet_knows() {
 }
 
 #[test]
-fn a_switch_that_was_started_again_gets_the_ports_of_the_records_and_no_others() {
-    let mut rig = Rig::with_volume();
-    let (server, ports) = switch(&rig);
-    rig.port("").unwrap();
-    let (was, socket) = (ports.only(), rig.volume().join("net1.sock"));
-    drop(server);
-    drop(ports);
-    connect(&socket).unwrap_err();
-    let (_server, ports) = switch(&rig);
-    let stranger = PortConfig { name: "nobodys".into(), ..was.clone() };
-    let listener = UnixListener::bind(rig.dir.path().join("other.sock")).unwrap();
-    ports.add_port(stranger, Socket::Listening(listener.into()), None).unwrap();
-    rig.kept_up_until(|| ports.names() == [PORT]);
-    assert_eq!(ports.only(), was);
-    connect(&socket).unwrap();
-    // A daemon that was started again finds the port, and leaves it as it is.
-    let inode = |path: &PathBuf| fs::symlink_metadata(path).unwrap().ino();
-    let before = inode(&socket);
-    rig.restart();
-    let passes = Cell::new(0);
-    rig.kept_up_until(|| passes.replace(passes.get() + 1) > 3);
-    assert_eq!((ports.only(), inode(&socket)), (was, before));
-    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
-    assert!(ports.names().is_empty());
-}
-
-#[test]
-fn a_switch_that_was_started_again_is_not_asked_what_it_has_for_each_port_that_it_gets() {
-    let rig = Rig::with_volume();
-    let (server, _) = switch(&rig);
-    let sockets = rig.dir.path().join("root/run/sockets");
-    create_dir_all(&sockets).unwrap();
-    let keys = r#","directory":"/run/sockets""#;
-    for n in 0..30 {
-        rig.call(rig.request(Command::Add, &format!("c{n}"), &config(keys))).unwrap();
-    }
-    drop(server);
-    let (_server, ports) = switch(&rig);
-    rig.kept_up_until(|| ports.names().len() == 30);
-    assert!(ports.listings() < 10, "{} times for 30 ports", ports.listings());
-}
-
-#[test]
 fn where_the_pod_makes_the_socket_it_is_connected_to_as_soon_as_it_is_there_and_again() {
     let rig = Rig::with_volume();
     let (_server, ports) = switch(&rig);
@@ -456,6 +345,22 @@ fn a_socket_that_the_pod_has_removed_is_made_again_unless_the_port_is_connected(
     let socket = rig.volume().join("net1.sock");
     fs::remove_file(&socket).unwrap();
     rig.kept_up_until(|| socket.exists());
+    assert_eq!((ports.names(), ports.added()), (vec![PORT.to_owned()], 1), "the port stays");
+    connect(&socket).unwrap();
+    // What its guest sent is being closed: there is no socket that nobody serves, nor anything beside it.
+    ports.close_files(true);
+    fs::remove_file(&socket).unwrap();
+    let asked = ports.listings();
+    rig.kept_up_until(|| ports.listings() > asked + 3);
+    assert_eq!(fs::read_dir(rig.volume()).unwrap().count(), 0);
+    ports.close_files(false);
+    rig.kept_up_until(|| socket.exists());
+    assert_eq!(ports.added(), 1);
+    connect(&socket).unwrap();
+    // A switch from before that could be done gets the port anew.
+    ports.be_older(true);
+    fs::remove_file(&socket).unwrap();
+    rig.kept_up_until(|| socket.exists() && ports.added() == 2);
     assert_eq!(ports.names(), [PORT]);
     connect(&socket).unwrap();
     // A volume that goes with its pod is left alone.

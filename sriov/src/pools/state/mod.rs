@@ -5,8 +5,8 @@
 //! that is lent or somebody else's, or that the allocator has given to a pod as it was ready.
 
 mod allocation;
-mod draw;
 mod member;
+mod member_choice;
 #[cfg(test)]
 mod tests;
 mod unclean;
@@ -14,8 +14,8 @@ mod unclean;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-pub use draw::Spread;
 pub use member::{Hold, Mark, Member, MemberState, Pending, Setback};
+pub use member_choice::Spread;
 
 use crate::PciAddr;
 

@@ -151,7 +151,7 @@ fn whose_a_vf_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
         asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(Arc::default())
     };
-    let owners = Owners { ours: &|_| None, sriov_cni: &sriov_cni };
+    let owners = VfOwners { ours: &|_| None, sriov_cni: &sriov_cni };
     pools.table(owners);
     pools.order(Verb::Fill, "radio", owners).unwrap();
     pools.look(Look::Thorough, owners);

@@ -9,7 +9,7 @@ use fairlead_host::double::FakeKernel;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::super::{Look, Owners, PoolMetrics, PoolsConfiguration, PoolsContext};
+use super::super::{Look, PoolMetrics, PoolsConfiguration, PoolsContext, VfOwners};
 use super::*;
 use crate::{Administrator, Inventory};
 
@@ -66,7 +66,7 @@ fn x17_a_vf_whose_preparation_panics_is_tried_once_more_and_then_quarantined() {
     let pools = pools(dir.path());
     let radio = serde_saphyr::from_str("{name: radio, selectors: {vendors: ['8086']}}").unwrap();
     pools.configure(PoolsConfiguration { pools: vec![radio], ..PoolsConfiguration::default() });
-    pools.look(Look::First, Owners { ours: &|_| None, sriov_cni: &|| Ok(Arc::default()) });
+    pools.look(Look::First, VfOwners { ours: &|_| None, sriov_cni: &|| Ok(Arc::default()) });
     let stands = || {
         let state = pools.lock();
         let (_, member) = state.member(pci(VF)).unwrap();

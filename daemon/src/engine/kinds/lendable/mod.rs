@@ -19,14 +19,12 @@ mod host_stack;
 use host_stack::Word;
 pub(super) use host_stack::stack;
 
-use std::time::Instant;
-
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Address, Kind, Link, Net, NetError};
 use fairlead_sriov::{PciAddr, VfDevice, vf_netdev};
 
 use super::sriov::{reserve_alone, unusable, vf_not_to_be_had};
-use super::{Kinds, Leftovers, NotAttached, Owners, Reservation};
+use super::{HolderRemovals, Kinds, NotAttached, Reservation, SriovCniVfs};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::{enter_pod_netns, errors};
@@ -58,7 +56,7 @@ impl LendableDevice<'_> {
 /// within a pod's namespace: kubelet may have to be asked.
 pub(super) fn reserve<'k>(
     kinds: &'k Kinds,
-    owners: &dyn Owners,
+    removals: &dyn HolderRemovals,
     request: &AttachmentRequest<'_>,
     find: impl FnOnce(&mut dyn Net) -> Result<Link, CniError>,
 ) -> Result<Reservation<'k>, NotAttached> {
@@ -68,16 +66,15 @@ pub(super) fn reserve<'k>(
     let mut host = kinds.kernel.host().map_err(told)?;
     let link = find(host.as_mut())?;
     kinds.vhost_user.must_get_frames(link.index, None)?;
-    let policy = kinds.policy.get();
-    let is_allowed = policy.lendable.contains(&link.name);
+    let is_allowed = kinds.call_settings.get().lendable.contains(&link.name);
     let device = device_of(kinds, &link)?;
     let address = device.as_ref().and_then(|device| device.parse().ok());
     let mut lock = None;
     if let Some(device) = &device {
         if let Some(address) = address {
-            kinds.sriov.wait_for_first_look(request)?;
+            kinds.sriov.wait_for_first_look(kinds.vf_deadline(request))?;
             must_be_no_pools(kinds, &link, address).map_err(NotAttached::by_code)?;
-            lock = Some(alone(kinds, owners, request, address)?);
+            lock = Some(alone(kinds, removals, request, address)?);
             if !is_allowed {
                 must_have_no_vf_in_use(kinds, request, &link, address).map_err(NotAttached::by_code)?;
             }
@@ -147,14 +144,14 @@ fn must_be_no_pools(kinds: &Kinds, link: &Link, address: PciAddr) -> Result<(), 
 /// Keeps other ADDs from a device, which must be no pod's: of ours or of sriov-cni's.
 fn alone<'k>(
     kinds: &'k Kinds,
-    owners: &dyn Owners,
+    removals: &dyn HolderRemovals,
     request: &AttachmentRequest<'_>,
     address: PciAddr,
 ) -> Result<KeyedLock<'k>, CniError> {
-    let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+    let limit = kinds.vf_deadline(request);
     let holds = |a: &Attachment| a.has_pci_device(address);
     let refused = |why: &str| vf_not_to_be_had(address, why);
-    let lock = reserve_alone(&kinds.sriov, owners, &address.to_string(), &holds, limit, refused)?;
+    let lock = reserve_alone(&kinds.sriov, removals, &address.to_string(), &holds, limit, refused)?;
     kinds.settle(address)?;
     Ok(lock)
 }
@@ -214,7 +211,7 @@ fn must_be_dispensable_or_named(
     link: &Link,
     word: Word,
 ) -> Result<(), CniError> {
-    match kinds.policy.get().lendable.contains(&link.name) {
+    match kinds.call_settings.get().lendable.contains(&link.name) {
         true => Ok(()),
         false => must_be_dispensable(host, link, request, word),
     }

@@ -10,7 +10,7 @@ use super::link_inputs::Facts;
 use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{
-    Applied, ApplyError, Kinds, NotAttached, Owners, Plan, Reservation, Work, lendable, name_taken,
+    Applied, ApplyError, HolderRemovals, Kinds, NotAttached, Plan, Reservation, Work, lendable, name_taken,
 };
 use crate::engine::{errors, netdev};
 use crate::store::{Attachment, LinkRecord, Store};
@@ -35,11 +35,11 @@ impl Made {
     pub(crate) fn reserve<'k>(
         &self,
         kinds: &'k Kinds,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         request: &AttachmentRequest<'_>,
     ) -> Result<Reservation<'k>, NotAttached> {
         match self.parent_taken_over() {
-            Some(parent) => lendable::reserve(kinds, owners, request, |host| {
+            Some(parent) => lendable::reserve(kinds, removals, request, |host| {
                 parent::nearest(&kinds.sriov, request, host, &parent).map(|(link, _)| link)
             }),
             None => self.choose_parent(kinds, request),
@@ -143,7 +143,7 @@ impl NewMade {
 /// Makes the link, from the host's side straight into the pod's namespace.
 pub(crate) fn apply(
     kinds: &Kinds,
-    owners: &dyn Owners,
+    removals: &dyn HolderRemovals,
     request: &AttachmentRequest<'_>,
     new: &NewMade,
     pod: &mut dyn Net,
@@ -153,7 +153,7 @@ pub(crate) fn apply(
     let make = |pod: &mut dyn Net| pod.batch(&[Op::CreateLink(new.link.clone())]);
     let mut made = make(pod);
     // A link that was answered as gone may still hold the MAC address on the same parent.
-    if made.as_ref().is_err_and(|e| e.errno() == Some(Errno::EADDRINUSE)) && hurry_mac(owners, new.mac) {
+    if made.as_ref().is_err_and(|e| e.errno() == Some(Errno::EADDRINUSE)) && hurry_mac(removals, new.mac) {
         made = make(pod);
     }
     match made {
@@ -182,6 +182,6 @@ fn taken(request: &AttachmentRequest<'_>, new: &NewMade, pod: &mut dyn Net) -> R
 }
 
 /// Finishes a removal that still holds this MAC address.
-fn hurry_mac(owners: &dyn Owners, wanted: Option<Mac>) -> bool {
-    owners.hurry(&|a| matches!(&a.link, LinkRecord::Made { mac, .. } if *mac == wanted && mac.is_some()))
+fn hurry_mac(removals: &dyn HolderRemovals, wanted: Option<Mac>) -> bool {
+    removals.hurry(&|a| matches!(&a.link, LinkRecord::Made { mac, .. } if *mac == wanted && mac.is_some()))
 }

@@ -8,7 +8,7 @@ use super::sysfs;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{
-    Applied, ApplyError, Kinds, NotAttached, Owners, Plan, Reservation, Work, lendable, must_be_free,
+    Applied, ApplyError, HolderRemovals, Kinds, NotAttached, Plan, Reservation, Work, lendable, must_be_free,
 };
 use crate::engine::netdev::{self, driver_state};
 use crate::store::{LinkRecord, MovedNetdev};
@@ -18,13 +18,13 @@ impl HostDevice {
     pub(crate) fn reserve<'k>(
         &self,
         kinds: &'k Kinds,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         request: &AttachmentRequest<'_>,
     ) -> Result<Reservation<'k>, NotAttached> {
         if self.is_in_user_space(kinds) {
             return Ok(Reservation::Nothing);
         }
-        lendable::reserve(kinds, owners, request, |host| {
+        lendable::reserve(kinds, removals, request, |host| {
             let link = self.netdev(kinds, host)?;
             // Every namespace has a `lo` of its own, and the kernel moves none.
             match link.loopback {

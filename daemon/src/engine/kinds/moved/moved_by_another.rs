@@ -77,7 +77,7 @@ fn is_on_record(kinds: &Kinds, device: &str, identity: &NetdevIdentity) -> bool 
         let LinkRecord::Moved(moved) = &a.link else { return false };
         moved.lent_as.as_ref().is_some_and(|lent| lent.identity == *identity)
     };
-    let of_pci = device.parse::<PciAddr>().is_ok_and(|address| store.vf_holder(address).is_some());
+    let of_pci = device.parse::<PciAddr>().is_ok_and(|address| store.has_vf(address));
     of_pci || store.all().iter().any(|a| has(a))
 }
 

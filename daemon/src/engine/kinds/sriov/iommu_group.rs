@@ -12,7 +12,7 @@ use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::keyed_locks::KeyedLock;
-use crate::engine::kinds::Owners;
+use crate::engine::kinds::HolderRemovals;
 use crate::store::{Attachment, LinkRecord, VfRecord};
 
 impl SriovServices {
@@ -54,7 +54,7 @@ impl SriovServices {
     /// Keeps every other pod from the IOMMU group of a VF: no two have VFs of one.
     pub(super) fn reserve_group(
         &self,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         request: &AttachmentRequest<'_>,
         device: &VfDevice,
         limit: Instant,
@@ -68,7 +68,7 @@ impl SriovServices {
         };
         let name = format!("IOMMU group {group}");
         let refused = |why: &str| vf_not_to_be_had(device.address, &format!("of its {name}, {why}"));
-        reserve_alone(self, owners, &name, &another, limit, refused).map(Some)
+        reserve_alone(self, removals, &name, &another, limit, refused).map(Some)
     }
 }
 

@@ -5,8 +5,8 @@
 
 mod broken_attachments;
 mod config;
+mod device_given_by_kubelet;
 mod device_info;
-mod given_devices;
 mod iommu_group;
 mod kubelet_devices;
 mod numa;
@@ -19,7 +19,7 @@ mod snapshot;
 
 pub(crate) use config::{Sriov, TYPES};
 
-pub(crate) use given_devices::AnnouncedDevices;
+pub(crate) use device_given_by_kubelet::AnnouncedDevices;
 pub(crate) use quarantine::{Restored, quarantined};
 pub(crate) use reserve::{ReservedVf, reserve_alone, unusable, vf_not_to_be_had};
 pub(crate) use restore::still_away;

@@ -4,7 +4,7 @@
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::state::Refusal;
-use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners};
+use fairlead_sriov::pools::{DrawError, ReadyVf, Refused, SriovCniOwners, VfOwners};
 
 use super::config::Sriov;
 use super::services::SriovServices;
@@ -15,10 +15,10 @@ impl SriovServices {
     pub(crate) fn with_owners<T>(
         &self,
         leftovers: &dyn Fn() -> SriovCniOwners,
-        call: impl FnOnce(Owners<'_>) -> T,
+        call: impl FnOnce(VfOwners<'_>) -> T,
     ) -> T {
-        let ours = |address: PciAddr| self.store.vf_holder(address);
-        call(Owners { ours: &ours, sriov_cni: leftovers })
+        let ours = |address: PciAddr| self.store.vf_holder_in_words(address);
+        call(VfOwners { ours: &ours, sriov_cni: leftovers })
     }
 
     /// Whether an ADD finds its VF ready, and as it wants it: it waits for nothing but the kernel then.

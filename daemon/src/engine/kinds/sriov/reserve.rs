@@ -19,7 +19,7 @@ use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::keyed_locks::KeyedLock;
-use crate::engine::kinds::{Kinds, Leftovers, NotAttached, Owners, lendable};
+use crate::engine::kinds::{HolderRemovals, Kinds, NotAttached, SriovCniVfs, lendable};
 use crate::engine::netdev::POLL;
 use crate::store::{Attachment, Phase};
 
@@ -69,7 +69,7 @@ impl SriovServices {
     pub(crate) fn reserve(
         &self,
         wanted: Sriov,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         kinds: &Kinds,
         request: &AttachmentRequest<'_>,
     ) -> Result<(Sriov, ReservedVf<'_>), NotAttached> {
@@ -77,18 +77,17 @@ impl SriovServices {
         if !ready {
             // Nothing is waited for on behalf of a namespace that is not the caller's.
             drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
-            self.wait_for_first_look(request)?;
+            self.wait_for_first_look(kinds.vf_deadline(request))?;
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
-        let reserved = self.reserve_device(&wanted, owners, kinds, request)?;
+        let reserved = self.reserve_device(&wanted, removals, kinds, request)?;
         let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
     }
 
-    /// Waits until the pools were compared with the machine after the start. Code 11 when sysfs or a driver keeps that up.
-    pub(crate) fn wait_for_first_look(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+    /// Waits until the pools were compared with the machine after the start. Code 11 when sysfs or a driver keeps that up past `limit`.
+    pub(crate) fn wait_for_first_look(&self, limit: Instant) -> Result<(), CniError> {
         match self.pools.wait_for_first_look(limit) {
             true => Ok(()),
             false => Err(CniError::new(
@@ -102,19 +101,18 @@ impl SriovServices {
     fn reserve_device(
         &self,
         wanted: &Sriov,
-        owners: &dyn Owners,
+        removals: &dyn HolderRemovals,
         kinds: &Kinds,
         request: &AttachmentRequest<'_>,
     ) -> Result<ReservedVf<'_>, NotAttached> {
-        // After the deadline nobody waits for the answer any more.
-        let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+        let limit = kinds.vf_deadline(request);
         let (reservation, mut locality, mut locks) = match &wanted.device {
             Device::OfPool(pool) => {
                 let (reservation, locality) = self.draw(kinds, request, pool, limit)?;
                 (reservation, locality, Vec::new())
             }
             Device::Known(_) | Device::OfResource(_) => {
-                let (reservation, lock) = self.take(wanted.address()?, owners, kinds, limit)?;
+                let (reservation, lock) = self.take(wanted.address()?, removals, kinds, limit)?;
                 (reservation, None, vec![lock])
             }
         };
@@ -125,7 +123,7 @@ impl SriovServices {
         }
         if driver == VFIO_PCI {
             // Reserved before it is judged: two ADDs must not both find the same group free.
-            locks.extend(self.reserve_group(owners, request, &device, limit)?);
+            locks.extend(self.reserve_group(removals, request, &device, limit)?);
             if let Err(unfit) = self.must_be_fit(&device, reservation.known()) {
                 // Its pool looks at it at once, so that the next draw does not have it again.
                 reservation.doubt();
@@ -142,19 +140,19 @@ impl SriovServices {
     fn take(
         &self,
         address: PciAddr,
-        owners: &dyn Owners,
-        leftovers: &dyn Leftovers,
+        removals: &dyn HolderRemovals,
+        sriov_cni: &dyn SriovCniVfs,
         limit: Instant,
     ) -> Result<(Reservation<'_>, KeyedLock<'_>), NotAttached> {
         let mine = |a: &Attachment| a.has_pci_device(address);
         let name = address.to_string();
-        let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
+        let lock = reserve_alone(self, removals, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
         if let Some(holder) = self.store.newer_with_vf(address) {
             let why = format!("it may be {}, {}", holder.label(), holder.version);
             return Err(vf_not_to_be_had(address, &why).into());
         }
         // With the lock held: this may restore the VF, and no other ADD may take it meanwhile.
-        leftovers.settle(address)?;
+        sriov_cni.settle(address)?;
         let refused = |e: Refused| match (e.why.passes(), pools::refused(address, &e)) {
             // What passes by itself is no lack: the runtime tries again, and no other path is taken.
             (true, error) => NotAttached::Failed(error),
@@ -180,7 +178,7 @@ impl SriovServices {
     /// A VF of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
     fn draw(
         &self,
-        leftovers: &dyn Leftovers,
+        sriov_cni: &dyn SriovCniVfs,
         request: &AttachmentRequest<'_>,
         pool: &str,
         limit: Instant,
@@ -194,7 +192,7 @@ impl SriovServices {
             NotAttached::Unavailable(CniError::new(Code::InvalidConfig, msg).with(e.remedy()))
         })?;
         let limit = if request.fallback_follows { Instant::now() } else { limit };
-        let drawn = self.draw_unowned(leftovers, pool, limit, |member| ranks.get(&member.numa_node).copied());
+        let drawn = self.draw_unowned(sriov_cni, pool, limit, |member| ranks.get(&member.numa_node).copied());
         let reservation = drawn?.map_err(|e| {
             let told = pools::undrawn(&e);
             NotAttached::Unavailable(match nodes.iter().all(|node| ranks.contains_key(node)) {
@@ -215,7 +213,7 @@ impl SriovServices {
     /// Draws, past what sriov-cni has given to a pod since the pool was looked at. Where that is not known nothing is drawn.
     fn draw_unowned(
         &self,
-        leftovers: &dyn Leftovers,
+        sriov_cni: &dyn SriovCniVfs,
         pool: &str,
         limit: Instant,
         rank: impl Fn(&Member) -> Option<u32>,
@@ -225,7 +223,7 @@ impl SriovServices {
                 Ok(reservation) => reservation,
                 empty => return Ok(empty),
             };
-            let Some(holder) = leftovers.owner(reservation.address())? else {
+            let Some(holder) = sriov_cni.owner(reservation.address())? else {
                 return Ok(Ok(reservation));
             };
             tracing::warn!(pci = %reservation.address(), pool, holder, "a VF of a pool is somebody else's pod's");
@@ -238,7 +236,7 @@ impl SriovServices {
 /// Keeps every other ADD from what has this name; waits until none of its holders is on its way back any more.
 pub(crate) fn reserve_alone<'k>(
     sriov: &'k SriovServices,
-    owners: &dyn Owners,
+    removals: &dyn HolderRemovals,
     name: &str,
     holds: &dyn Fn(&Attachment) -> bool,
     limit: Instant,
@@ -257,7 +255,7 @@ pub(crate) fn reserve_alone<'k>(
         if since.is_none_or(|(_, _, since)| since.elapsed() >= HURRIED) {
             // X22: an older sandbox's; its process may end meanwhile.
             hurried = Some((holder.id, holder.phase, Instant::now()));
-            owners.advance(&holder);
+            removals.advance(&holder);
         }
         match sriov.store.get(holder.id).map(|now| now.phase) {
             // Its pod lives and may keep it for ever: waiting would only use up the caller's time.
@@ -266,7 +264,7 @@ pub(crate) fn reserve_alone<'k>(
                 return Err(refused(&format!("it is interface {ifname:?} of container {container}")));
             }
             Some(_) if Instant::now() >= limit => {
-                return Err(late(&refused, owners.removal_failure(holder.id)));
+                return Err(late(&refused, removals.removal_failure(holder.id)));
             }
             _ => sleep(POLL),
         }

@@ -8,7 +8,7 @@ use fairlead_kubelet::PodResources;
 use fairlead_sriov::pools::Pools;
 use fairlead_sriov::{Administrator, Inventory, KernelVf};
 
-use super::given_devices::AnnouncedDevices;
+use super::device_given_by_kubelet::AnnouncedDevices;
 use crate::device_offers::DeviceOffers;
 use crate::engine::keyed_locks::KeyedLocks;
 use crate::engine::kinds::DeviceInfoFiles;

@@ -28,7 +28,7 @@ const DOT1AD: [u32; 2] = [0x88a8, 0xa888];
 
 /// All of it.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct SriovCniFiles {
     /// Its interfaces, the oldest first.
     pub(crate) records: Vec<Record>,
     /// The namespaces that VFs went to, by path.
@@ -62,7 +62,7 @@ pub(crate) struct NetdevBefore {
     pub(crate) mtu: Option<u32>,
 }
 
-impl Leftovers {
+impl SriovCniFiles {
     /// Whether there is nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.taken.is_empty() && self.unreadable.is_empty()
@@ -98,8 +98,8 @@ impl Leftovers {
 }
 
 /// Reads all of it; nothing where that plugin never was.
-pub(crate) fn read_all(root: &HostRoot) -> io::Result<Leftovers> {
-    let mut left = Leftovers::default();
+pub(crate) fn read_all(root: &HostRoot) -> io::Result<SriovCniFiles> {
+    let mut left = SriovCniFiles::default();
     if let Some(dir) = directory(root, "")? {
         for name in names(&dir)? {
             match record(&dir, &name) {

@@ -11,7 +11,7 @@ use fairlead_host::HostRoot;
 use parking_lot::Mutex;
 use rustix::fs::fstat;
 
-use super::files::{Leftovers, PCI, directory, read_all};
+use super::files::{PCI, SriovCniFiles, directory, read_all};
 
 /// The kernel's clock for files goes in steps of some milliseconds.
 const YOUNG: Duration = Duration::from_secs(1);
@@ -21,11 +21,11 @@ type Stamp = [Option<(u64, u64, SystemTime)>; 2];
 
 /// What was read last, and of which state of the directories.
 #[derive(Debug, Default)]
-pub(crate) struct CachedFiles(Mutex<Option<(Stamp, Arc<Leftovers>)>>);
+pub(crate) struct CachedFiles(Mutex<Option<(Stamp, Arc<SriovCniFiles>)>>);
 
 impl CachedFiles {
     /// All of it. Where a file that was there is written again, what it said before may be returned.
-    pub(crate) fn read(&self, root: &HostRoot) -> io::Result<Arc<Leftovers>> {
+    pub(crate) fn read(&self, root: &HostRoot) -> io::Result<Arc<SriovCniFiles>> {
         // Taken before the files are read: a change in between makes the next call read them again.
         let (stamp, now) = (stamp(root)?, SystemTime::now());
         let mut kept = self.0.lock();

@@ -24,10 +24,10 @@ use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
-use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
+use files::{DIRECTORY, NetdevBefore, Record, SriovCniFiles};
 use files_cache::CachedFiles;
 
-impl super::Leftovers for Kinds {
+impl super::SriovCniVfs for Kinds {
     fn settle(&self, vf: PciAddr) -> Result<(), CniError> {
         self.leftovers.settle(self, vf)
     }
@@ -77,12 +77,12 @@ impl SriovCniImport {
         }
     }
 
-    fn left(&self) -> Result<Leftovers, CniError> {
+    fn left(&self) -> Result<SriovCniFiles, CniError> {
         files::read_all(&self.root).map_err(|e| unread(&e))
     }
 
     /// The same, read again only when one has come or gone: of a VF that is listed it may not tell the newest.
-    fn listed(&self) -> Result<Arc<Leftovers>, CniError> {
+    fn listed(&self) -> Result<Arc<SriovCniFiles>, CniError> {
         self.cached.read(&self.root).map_err(|e| unread(&e))
     }
 
@@ -103,7 +103,7 @@ impl SriovCniImport {
     pub(crate) fn settle_dead(&self, kinds: &Kinds, address: PciAddr) {
         // Somebody works on it just now. Nobody waits here: the next sweep comes again.
         let Some(_lock) = kinds.sriov.reserved.try_take(&address.to_string()) else { return };
-        let ours = kinds.sriov.store.vf_holder(address).is_some();
+        let ours = kinds.sriov.store.has_vf(address);
         if !ours && let Err(error) = self.settle(kinds, address) {
             tracing::debug!(pci = %address, %error, "a VF of sriov-cni's is not home");
         }
@@ -147,7 +147,7 @@ impl SriovCniImport {
         if request.key.plugin != "sriov" {
             return Ok(());
         }
-        let find = |left: &Leftovers| left.of(&request.key.container, &request.key.ifname).cloned();
+        let find = |left: &SriovCniFiles| left.of(&request.key.container, &request.key.ifname).cloned();
         let Some(record) = find(&*self.listed()?) else { return Ok(()) };
         let address = record.device;
         let lock = kinds.sriov.reserved.take(&address.to_string(), request.waiting.deadline);
@@ -155,7 +155,7 @@ impl SriovCniImport {
         // Read again under the lock: another call may have restored it meanwhile.
         let left = self.left()?;
         let Some(record) = find(&left) else { return Ok(()) };
-        let ours = kinds.sriov.store.vf_holder(address).is_some();
+        let ours = kinds.sriov.store.has_vf(address);
         if ours || left.holder(address) != Some(&record) {
             tracing::info!(pci = %address, record = record.name, "a newer pod has the VF of an old one's DEL");
             return files::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
@@ -177,7 +177,7 @@ impl SriovCniImport {
     }
 
     /// All that says who had it; a record of a pod before that one too.
-    fn forget(&self, kinds: &Kinds, left: &Leftovers, address: PciAddr) -> Result<(), CniError> {
+    fn forget(&self, kinds: &Kinds, left: &SriovCniFiles, address: PciAddr) -> Result<(), CniError> {
         kinds.sriov.pools.take_back(address, || {
             // A kill in between leaves a file, by which the restore is begun again.
             for record in left.records.iter().filter(|record| record.device == address) {

@@ -1,6 +1,8 @@
 //! A port is made: its socket in the pod's directory, and the port in the switch that has that socket.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use fairlead_cni::config::vhost_user::{Mode, Place};
@@ -166,14 +168,36 @@ impl VhostUserServices {
         if record.pod_listens {
             return Ok(());
         }
-        let directory = Path::new(&record.directory);
-        let told = |e: std::io::Error| unusable(directory, &e);
-        let opened = self.open_of(record).map_err(told)?;
-        let access = if record.in_volume { Access::WhoeverSeesIt } else { Access::WhoeverWritesThere };
-        let listener = socket_file::make_listener(&opened, &record.socket, record.draft.as_deref(), access)
-            .map_err(told)?;
+        let listener = self.make_socket(record, |_| Ok(()))?;
         failpoint::pass("add.socket");
         self.switch.add(record, SocketSide::Listening, &listener)
+    }
+
+    /// Has the switch serve a port that it has at a new socket, where the pod's process finds none any more. What bounds the pod stays with
+    /// the port; one that was added anew would start afresh with each socket that its pod removes.
+    pub(super) fn serve_at_new_socket(&self, record: &VhostUserRecord) -> Result<(), CniError> {
+        let name = &record.port.name;
+        if !self.switch.can_listen_anew(name)? {
+            self.switch.remove(name)?;
+            return self.serve(record);
+        }
+        // Before it has its name: a socket that is there is taken for one that is served.
+        self.make_socket(record, |listener| self.switch.listen_anew(name, listener)).map(drop)
+    }
+
+    /// Makes a port's socket, and has it served before it takes its name.
+    fn make_socket(
+        &self,
+        record: &VhostUserRecord,
+        serve: impl FnOnce(&OwnedFd) -> Result<(), CniError>,
+    ) -> Result<OwnedFd, CniError> {
+        let directory = Path::new(&record.directory);
+        let told = |e: io::Error| e.downcast::<CniError>().unwrap_or_else(|e| unusable(directory, &e));
+        let opened = self.open_of(record).map_err(told)?;
+        let access = if record.in_volume { Access::WhoeverSeesIt } else { Access::WhoeverWritesThere };
+        let serve = |listener: &OwnedFd| serve(listener).map_err(io::Error::other);
+        socket_file::make_served_listener(&opened, &record.socket, record.draft.as_deref(), access, serve)
+            .map_err(told)
     }
 
     /// Has the switch serve the socket that a port of a pool has already.

@@ -14,7 +14,7 @@ use fairlead_vhost::switch::PortRules;
 use super::services::VhostUserServices;
 use crate::engine::errors;
 use crate::engine::kinds::lendable;
-use crate::named_few::a_few_of;
+use crate::few_names::a_few_of;
 use crate::store::{Attachment, Key, VhostUserRecord};
 
 /// What an administrator can do about pods of both kinds on one interface.

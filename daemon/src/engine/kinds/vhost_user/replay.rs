@@ -208,10 +208,7 @@ impl VhostUserServices {
         if !self.is_attached(attachment) {
             return Ok(());
         }
-        if has_port {
-            self.switch.remove(&record.port.name)?;
-        }
-        self.serve(record)
+        if has_port { self.serve_at_new_socket(record) } else { self.serve(record) }
     }
 
     /// Whether the directory of a port that nobody has connected to is there without the socket, as its pod can have removed it.

@@ -1,7 +1,5 @@
 //! A port of a pool: which one kubelet has allocated to the pod, and that nobody else has it.
 
-use std::time::Instant;
-
 use fairlead_cni::config::vhost_user::Place;
 use fairlead_cni::{CniError, Code};
 
@@ -9,14 +7,14 @@ use super::config::VhostUser;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::sriov::reserve_alone;
-use crate::engine::kinds::{Kinds, NotAttached, Owners};
+use crate::engine::kinds::{HolderRemovals, Kinds, NotAttached};
 use crate::store::Attachment;
 
 /// The configuration with the port that kubelet has allocated to the pod, and what keeps every other ADD from it until the intent is on
 /// record. Code 11 while the attachment that had it before is not over. Not from within a pod's namespace: kubelet is asked.
 pub(crate) fn reserve<'k>(
     kinds: &'k Kinds,
-    owners: &dyn Owners,
+    removals: &dyn HolderRemovals,
     wanted: &VhostUser,
     request: &AttachmentRequest<'_>,
 ) -> Result<(VhostUser, KeyedLock<'k>), NotAttached> {
@@ -25,8 +23,8 @@ pub(crate) fn reserve<'k>(
         return Err(NotAttached::by_code(unknown(&port)));
     };
     let mine = |a: &Attachment| a.pool_port() == Some(port.as_str());
-    let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
-    let lock = reserve_alone(&kinds.sriov, owners, &port, &mine, limit, |why| taken(&port, why))?;
+    let limit = kinds.vf_deadline(request);
+    let lock = reserve_alone(&kinds.sriov, removals, &port, &mine, limit, |why| taken(&port, why))?;
     let mut network = wanted.clone();
     (network.config.place, network.config.mode) = (Place::Port(port), mode.into());
     Ok((network, lock))

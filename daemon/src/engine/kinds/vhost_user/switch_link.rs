@@ -75,6 +75,22 @@ impl SwitchLink {
         self.call(|client| none_is_success(client.remove_port(name)))
     }
 
+    /// Whether a port can be given a new listener: not one that the switch has lost, nor by a switch from before that could be done.
+    ///
+    /// # Errors
+    /// Not now, as the port still closes what its last guest sent; or the switch does not answer.
+    pub(super) fn can_listen_anew(&self, name: &str) -> Result<bool, CniError> {
+        self.call(|client| match client.can_listen_anew(name) {
+            Err(error) if has_to_be_added(&error) => Ok(false),
+            done => done.map(|()| true),
+        })
+    }
+
+    /// Has the switch wait for a pod's guest at another socket. The port stays as it is, with all that its guests did.
+    pub(super) fn listen_anew(&self, name: &str, listener: &OwnedFd) -> Result<(), CniError> {
+        self.call(|client| client.new_listener(name, listener.as_fd()))
+    }
+
     /// Hands over a new connection to the process that made the socket of a port.
     pub(super) fn reconnect(&self, name: &str, stream: &OwnedFd) -> Result<(), CniError> {
         self.call(|client| client.reconnect(name, stream.as_fd()))
@@ -191,6 +207,12 @@ fn near(
         Err(error) if numa_node.is_some() && refused(&error) == Some(RefusalCode::NewerVersion) => ask(None),
         done => done,
     }
+}
+
+/// The port is none that can be given a listener: it is not there, or connects to its guest, or the switch knows no such request.
+fn has_to_be_added(error: &ClientError) -> bool {
+    use RefusalCode::{BadSocket, NewerVersion, UnknownPort};
+    matches!(refused(error), Some(BadSocket | NewerVersion | UnknownPort))
 }
 
 fn refused(error: &ClientError) -> Option<RefusalCode> {

@@ -45,7 +45,7 @@ impl Host {
         HostRoot::new(self.0.path().into())
     }
 
-    fn leftovers(&self) -> Leftovers {
+    fn leftovers(&self) -> SriovCniFiles {
         read_all(&self.root()).unwrap()
     }
 }

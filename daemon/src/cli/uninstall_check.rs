@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::operator_commands::rows;
+use super::table::rows;
 use crate::conf_dir::Directories;
 use crate::engine::attachment_request::OWN_TYPE;
-use crate::install::OWN_NAME;
 use crate::operator_client::{ClientError, get};
+use crate::plugin_installation::OWN_NAME;
 use crate::run_dir::SOCKET;
 use crate::store::JOURNAL;
 
@@ -64,7 +64,7 @@ pub(super) fn kept_by(run_dir: &Path, bin_dir: &Path, names: &[String]) -> Optio
 }
 
 /// Refuses where an attachment of one of these types is on record.
-pub(super) fn must_not_be(run_dir: &Path, names: &[String]) -> Result<(), StillNeeded> {
+pub(super) fn must_not_be_needed(run_dir: &Path, names: &[String]) -> Result<(), StillNeeded> {
     let attachments = match get(&run_dir.join(SOCKET), "/v1/attachments") {
         Ok(attachments) => attachments,
         Err(source) => {

@@ -1,18 +1,17 @@
-//! What the installer has taken over and chosen, in the state directory: our configuration in the conf dir may be taken away by anybody, and
-//! what Multus was told went with it.
+//! The file of the state directory with what the installer has taken over and chosen: our configuration in the conf dir may be taken away
+//! by anybody, and what Multus was told went with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fairlead_host::files::{self, FileError, failed, read_optional};
 use serde_json::{Map, Value};
-
-use crate::install::{InstallError, failed, read_optional, sync, write_durably};
 
 /// Its file in the state directory.
 const FILE: &str = "node-network.json";
 
-/// The key that says that our configuration was taken away because the node was to be left (`install: {cni: absent}`): the node's network may
-/// be another one when we come again.
+/// The key that says that our configuration was taken away because the node was to be left (`install: {cni: absent}`): the node's network
+/// may be another one when we come again.
 pub(super) const LEFT: &str = "left";
 
 /// The plugin of our configuration as it was written last.
@@ -28,7 +27,7 @@ impl Remembered {
 
     /// What was written last; `None` before the first install. A file that cannot be read is none.
     pub(super) fn plugin(&self) -> Option<Map<String, Value>> {
-        let text = match read_optional(&self.file) {
+        let text = match read_optional(&self.file).map_err(failed(&self.file, "read")) {
             Ok(text) => text?,
             Err(error) => {
                 tracing::warn!(%error, "what was taken over from Multus is not known any more");
@@ -43,7 +42,7 @@ impl Remembered {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn leave(&self) -> Result<(), InstallError> {
+    pub(super) fn leave(&self) -> Result<(), FileError> {
         let Some(mut plugin) = self.plugin() else { return Ok(()) };
         plugin.insert(LEFT.to_owned(), Value::Bool(true));
         self.keep(&plugin)
@@ -53,16 +52,13 @@ impl Remembered {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn keep(&self, plugin: &Map<String, Value>) -> Result<(), InstallError> {
+    pub(super) fn keep(&self, plugin: &Map<String, Value>) -> Result<(), FileError> {
         let Some(dir) = self.file.parent() else { return Ok(()) };
         let text = Value::Object(plugin.clone()).to_string();
         if read_optional(&self.file).ok().flatten().as_deref() == Some(text.as_bytes()) {
             return Ok(());
         }
         fs::create_dir_all(dir).map_err(failed(dir, "made"))?;
-        let new = self.file.with_extension("new");
-        write_durably(&new, text.as_bytes(), 0o600)?;
-        fs::rename(&new, &self.file).map_err(failed(&self.file, "replaced"))?;
-        sync(dir)
+        files::replace(&self.file, text.as_bytes()).map_err(failed(&self.file, "replaced"))
     }
 }

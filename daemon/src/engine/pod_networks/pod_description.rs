@@ -9,7 +9,7 @@ use fairlead_kube::npwg::ObjectKind;
 use fairlead_kube::{ClusterError, Pod, PodRef, Wait};
 use serde_json::{Value, json};
 
-use super::asked::{annotations, asked};
+use super::requested_networks::{annotations, asked};
 use super::{AskedNetwork, PodNetworks};
 use crate::call::{CallerGone, Waiting};
 use crate::engine::Engine;

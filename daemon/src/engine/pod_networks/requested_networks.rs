@@ -78,7 +78,7 @@ impl Engine {
             })));
         }
         let Some(cluster) = cluster else { return Ok(None) };
-        let deadline = request.waiting.deadline.min(Instant::now() + self.core.policy().pod_wait);
+        let deadline = request.waiting.deadline.min(Instant::now() + self.core.call_settings().pod_wait);
         let wait = Wait { deadline, gone: &|| request.waiting.gone.get() };
         cluster.pod(named, &wait).map(Some).map_err(|why| told_of_cluster(&why))
     }

@@ -13,8 +13,8 @@ use fairlead_kube::{Pod, Wait};
 use serde_json::Value;
 
 use super::PodNetworks;
-use super::asked::{annotations, asked};
 use super::default_routes::everywhere;
+use super::requested_networks::{annotations, asked};
 use super::taken_path::taken_path;
 use crate::call::PodNetwork;
 use crate::engine::Engine;

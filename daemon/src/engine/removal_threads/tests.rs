@@ -1,12 +1,17 @@
 //! The threads of removals, where a removal panics.
 
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use fairlead_cni::CniError;
+use fairlead_host::NetnsId;
 use fairlead_host::double::FakeKernel;
 
 use super::*;
-use crate::engine::tests::{beside, paths};
+use crate::engine::CallSettings;
+use crate::engine::tests::{engine_inputs, paths};
+use crate::settings::Settings;
 use crate::store::{Attachment, Key, LinkRecord, Namespace, Phase};
 
 /// An engine on a kernel in memory, without threads.
@@ -14,8 +19,8 @@ fn opened(dir: &Path) -> Arc<Engine> {
     for sub in ["run", "state/spool", "root/etc/cni/net.d", "sys/bus/pci/devices"] {
         fs::create_dir_all(dir.join(sub)).unwrap();
     }
-    let (beside, _) = beside(&Arc::new(FakeKernel::new()), dir, Settings::default());
-    Engine::open(&paths(dir, &dir.join("root")), Policy::default(), beside).unwrap().0
+    let (inputs, _) = engine_inputs(&Arc::new(FakeKernel::new()), dir, Settings::default());
+    Engine::open(&paths(dir, &dir.join("root")), CallSettings::default(), inputs).unwrap().0
 }
 
 /// Panics with the first attempt at each removal.

@@ -1,4 +1,4 @@
-//! How the daemon is, and what all questions to it have in common.
+//! `status`: whether the daemon is ready, healthy and alive, and what waits or fails.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::CliError;
 use super::arguments::{Listing, StatusArgs};
-use super::table::{Extent, name, print, print_json, sentence};
+use super::table::{Extent, name, print, print_json, rows, sentence};
 use crate::operator_client::get;
 
 pub(super) fn status(args: &StatusArgs) -> Result<ExitCode, CliError> {
@@ -15,20 +15,26 @@ pub(super) fn status(args: &StatusArgs) -> Result<ExitCode, CliError> {
         Listing::Json => print_json(&status)?,
         Listing::Table | Listing::Wide => print(&spelled_out(&status, args.ask.output.extent()))?,
     }
-    let asked = [(args.ready, "ready"), (args.healthy, "healthy")];
-    let not_so = asked.iter().any(|(asked, key)| *asked && status[key] != true);
-    Ok(if not_so { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if is_as_asked(args, &status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the daemon is all that is asked for.
+fn is_as_asked(args: &StatusArgs, status: &Value) -> bool {
+    let asked = [(args.ready, "ready"), (args.healthy, "healthy"), (args.alive, "alive")];
+    asked.iter().all(|(asked, key)| !asked || status[key] == true)
 }
 
 fn spelled_out(status: &Value, extent: Extent) -> String {
-    let word = |key: &str| if status[key] == true { "yes" } else { "NO" };
+    // A daemon of an earlier release says nothing of its life.
+    let word = |key: &str| status[key].as_bool().map_or("?", |is_so| if is_so { "yes" } else { "NO" });
     let mut text = format!(
-        "fairleadd {} (revision {}, pid {})\nready: {}\nhealthy: {}\ncalls: {} at work, {} waiting\nspooled: {}\n",
+        "fairleadd {} (revision {}, pid {})\nready: {}\nhealthy: {}\nalive: {}\ncalls: {} at work, {} waiting\nspooled: {}\n",
         status["version"].as_str().unwrap_or("?"),
         status["revision"].as_str().unwrap_or("unknown"),
         status["pid"],
         word("ready"),
         word("healthy"),
+        word("alive"),
         status["calls"]["running"],
         status["calls"]["queued"],
         status["daemon"]["spoolEntries"],
@@ -76,22 +82,35 @@ fn removals_and_newer(status: &Value, extent: Extent) -> String {
     text
 }
 
-pub(super) fn rows(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// Escapes a text for the query of a URL.
-pub(super) fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
-    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
+    use crate::cli::arguments::{Cli, Command};
+
+    #[test]
+    fn each_flag_asks_for_what_it_says_and_without_one_nothing_is_asked() {
+        let status = |unmet: &str| {
+            let is_met = |name: &str| name != unmet;
+            json!({ "ready": is_met("ready"), "healthy": is_met("healthy"), "alive": is_met("alive") })
+        };
+        let is_so = |flags: &[&str], status: &Value| {
+            let words = ["fairleadd", "status"].into_iter().chain(flags.iter().copied());
+            let Command::Status(args) = Cli::parse_from(words).command else { panic!("it is status") };
+            is_as_asked(&args, status)
+        };
+        for name in ["ready", "healthy", "alive"] {
+            let flag = format!("--{name}");
+            let flag = [flag.as_str()];
+            assert!(is_so(&flag, &status("")) && !is_so(&flag, &status(name)), "{name}");
+            assert!(is_so(&[], &status(name)), "{name}");
+        }
+        let full = json!({ "ready": false, "healthy": false, "alive": true });
+        assert!(is_so(&["--alive"], &full) && !is_so(&["--alive", "--healthy"], &full));
+        assert!(spelled_out(&full, Extent::Narrow).contains("\nhealthy: NO\nalive: yes\n"));
+    }
 
     #[test]
     fn a_metrics_port_that_does_not_listen_is_a_line() {

@@ -1,4 +1,4 @@
-//! What the configuration can change while the daemon runs.
+//! The settings that calls go by. The configuration can change them while the daemon runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::settings::{Dad as DadSetting, DelAnswer, Settings};
 
 /// The part of the configuration that calls go by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct CallSettings {
     /// DEL waits until the link is gone.
     pub del_waits: bool,
     /// Duplicate address detection of IPv6.
@@ -27,12 +27,12 @@ pub struct Policy {
     /// Devices that may be lent though the node uses them, by name.
     pub lendable: Vec<String>,
     /// What tenants' definitions may use; `None` while that is not known, because the file was refused at the start.
-    pub tenants: Option<Arc<PolicySettings>>,
+    pub policy: Option<Arc<PolicySettings>>,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
+impl Default for CallSettings {
+    fn default() -> CallSettings {
+        CallSettings {
             del_waits: false,
             dad: Dad::Fast,
             delegate_timeout: Duration::from_secs(30),
@@ -40,14 +40,14 @@ impl Default for Policy {
             vf_wait: Duration::from_secs(10),
             pod_wait: Duration::from_secs(25),
             lendable: Vec::new(),
-            tenants: Some(Arc::default()),
+            policy: Some(Arc::default()),
         }
     }
 }
 
-impl From<&Settings> for Policy {
-    fn from(settings: &Settings) -> Policy {
-        Policy {
+impl From<&Settings> for CallSettings {
+    fn from(settings: &Settings) -> CallSettings {
+        CallSettings {
             del_waits: settings.del == DelAnswer::Wait,
             dad: match settings.dad {
                 DadSetting::Fast => Dad::Fast,
@@ -58,28 +58,28 @@ impl From<&Settings> for Policy {
             vf_wait: settings.function_wait.0,
             pod_wait: settings.pod_wait.0,
             lendable: settings.policy.lendable.clone(),
-            tenants: (!settings.unread).then(|| Arc::new(settings.policy.clone())),
+            policy: (!settings.unread).then(|| Arc::new(settings.policy.clone())),
         }
     }
 }
 
-/// The policy in force. Whoever goes by it asks anew each time: a change is in force at once, also for calls under way.
+/// The settings in force. Whoever goes by them asks anew each time: a change is in force at once, also for calls under way.
 #[derive(Debug)]
-pub(crate) struct CurrentPolicy(RwLock<Arc<Policy>>);
+pub(crate) struct CurrentCallSettings(RwLock<Arc<CallSettings>>);
 
-impl CurrentPolicy {
-    /// Begins with this one.
-    pub(crate) fn new(policy: Policy) -> CurrentPolicy {
-        CurrentPolicy(RwLock::new(Arc::new(policy)))
+impl CurrentCallSettings {
+    /// Begins with these.
+    pub(crate) fn new(settings: CallSettings) -> CurrentCallSettings {
+        CurrentCallSettings(RwLock::new(Arc::new(settings)))
     }
 
-    /// The one in force.
-    pub(crate) fn get(&self) -> Arc<Policy> {
+    /// Those in force.
+    pub(crate) fn get(&self) -> Arc<CallSettings> {
         Arc::clone(&self.0.read())
     }
 
-    /// Puts another one in force.
-    pub(crate) fn set(&self, policy: Policy) {
-        *self.0.write() = Arc::new(policy);
+    /// Puts others in force.
+    pub(crate) fn set(&self, settings: CallSettings) {
+        *self.0.write() = Arc::new(settings);
     }
 }
