@@ -23,6 +23,9 @@ COMPONENTS = [
     ("ovs-dpdk/ovs.yaml", ".Values.ovsDpdk"),
     ("device-plugins/device-plugins.yaml", "or .Values.sriov .Values.vfio .Values.vhostUser .Values.ovsDpdk"),
 ]
+STRATEGY = "  updateStrategy:\n    type: RollingUpdate\n    rollingUpdate: {maxUnavailable: 1}\n"
+# Behind the options that the command itself has.
+SWITCH_OPTIONS = "{{- with .Values.vswitch.args }}\n          args: {{ toJson . }}\n{{- end }}\n"
 PULL_SECRETS = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{ toJson . }}\n{{- end }}\n"
 
 # What helm prints after it has installed.
@@ -44,6 +47,10 @@ SETTABLE = [
     ("vswitch.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
     ("vswitch.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
     ("vswitch.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
+    ("vswitch.yaml", STRATEGY, "  updateStrategy: {{ toJson .Values.vswitch.updateStrategy }}\n"),
+    ("vswitch.yaml", "          resources:\n", SWITCH_OPTIONS + "          resources:\n"),
+    ("vswitch.yaml", "{cpu: 100m, memory: 64Mi}", "{{ toJson .Values.vswitch.resources.requests }}"),
+    ("vswitch.yaml", "{memory: 512Mi}", "{{ toJson .Values.vswitch.resources.limits }}"),
     ("daemonset.yaml", "{cpu: 50m, memory: 64Mi}", "{{ toJson .Values.resources.requests }}"),
     ("daemonset.yaml", "{memory: 2Gi}", "{{ toJson .Values.resources.limits }}"),
     ("daemonset.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
@@ -57,23 +64,105 @@ DIRECTORIES = [
 ]
 
 
+# What the chart's user may add, as values.yaml has it.
+OF_USERS = """
+# The switch of vhostUser. args: options of docs/vswitch.md, each in one word: [--cpus=4-5, --polling=always]. Its memory limit is at least 128 MiB
+# more than --guest-memory, which is 256 MiB. An upgrade interrupts frames for seconds: with updateStrategy: {type: OnDelete}
+# it waits until you delete the pod.
+vswitch:
+  args: []
+  resources:
+    requests: {cpu: 100m, memory: 64Mi}
+    limits: {memory: 512Mi}
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1}}
+# More volumes of the daemon's pod, and where its container has them: files that the configuration names (metrics.tls, vhostUser.ovs, kubeconfig)
+# where it names them, and directories of the host that networks name (dataDir) below /host. examples/chart/values.yaml has one of each.
+extraVolumes: []
+extraVolumeMounts: []
+# More capabilities of its container, for plugins that it executes: [SYS_MODULE, CHOWN].
+extraCapabilities: []
+""".lstrip()
+
+
 # The keys of the daemon's configuration: daemon/tests/deployment.rs holds them against its reader.
 CONFIGURATION = """
 callThreads dad del delegateCgroup delegateTimeout devicePluginConfig functionWait install kubeconfig kubelet logFormat logLevel
 maxCalls metrics nodeName podWait policy pools reapAfter slowThreads vhostUser
 """.split()
-# What stands under them here: the chart takes the metrics' port of it.
-METRICS = {
-    "type": ["object", "null"],
-    "description": "the address and port to listen at (listen), and who may read (tokenReview, tls)",
-    "required": ["listen"],
-    "properties": {"listen": {"type": "string", "pattern": "^(\\[[0-9a-fA-F:.]+\\]|[0-9.]+):[0-9]+$"}},
-}
 PATH = {"type": "string", "pattern": "^/"}
+TEXT = {"type": "string", "minLength": 1}
+FLAG = {"type": "boolean"}
+# What a volume can be; what is in it, the API server judges.
+VOLUMES = "configMap csi downwardAPI emptyDir ephemeral hostPath image nfs persistentVolumeClaim projected secret".split()
+# Options of the switch that are not the manifest's own.
+SWITCH_OPTION = (
+    "^--(cpus=[0-9,-]+|polling=(adaptive|always)|(port|guest)-memory=[0-9]+|log-level=(error|warn|info|debug|trace))$"
+)
 
 
 def strict(properties, **more):
     return {"type": "object", "additionalProperties": False, "properties": properties} | more
+
+
+RESOURCES = strict({"requests": {"type": "object"}, "limits": {"type": "object"}})
+
+
+def or_none(schema):
+    """The same for what may be missing: null takes away what stands in values.yaml."""
+    return schema | {"type": [schema["type"], "null"]}
+
+
+def configured():
+    """What stands under the keys of the configuration by which a node has its network and its metrics. The rest the daemon judges."""
+    install = {
+        "cni": {"enum": ["present", "absent"]},
+        "clusterNetwork": or_none(TEXT),
+        "multusDaemonConfig": or_none(PATH),
+    }
+    certificate = {"certFile": PATH, "keyFile": PATH}
+    metrics = {
+        "listen": {"type": "string", "pattern": "^(\\[[0-9a-fA-F:.]+\\]|[0-9.]+):[0-9]+$"},
+        "tls": or_none(strict(certificate, required=list(certificate))),
+        "tokenReview": FLAG,
+    }
+    told = "the address and port to listen at (listen), and who may read (tokenReview, tls)"
+    return {
+        "install": or_none(strict(install, required=["cni"])),
+        "kubelet": strict({"dir": PATH}),
+        "logFormat": {"enum": ["text", "json"]},
+        "logLevel": {"enum": ["error", "warn", "info", "debug", "trace"]},
+        "metrics": or_none(strict(metrics, description=told, required=["listen"])),
+    }
+
+
+def extras():
+    """What the chart's user may add to the daemon's pod."""
+    propagation = {"enum": ["None", "HostToContainer", "Bidirectional"]}
+    mount = {"name": TEXT, "mountPath": PATH, "mountPropagation": propagation, "readOnly": FLAG, "recursiveReadOnly": TEXT}
+    mount |= {"subPath": TEXT, "subPathExpr": TEXT}
+    volume = strict(
+        {"name": TEXT} | {kind: {"type": "object"} for kind in VOLUMES},
+        required=["name"], minProperties=2, maxProperties=2,
+    )
+    # Kubernetes has them without what the kernel puts in front.
+    capability = {"type": "string", "pattern": "^[A-Z][A-Z_]+$", "not": {"pattern": "^CAP_"}}
+    return {
+        "extraVolumes": {"type": "array", "items": volume},
+        "extraVolumeMounts": {"type": "array", "items": strict(mount, required=["name", "mountPath"])},
+        "extraCapabilities": {"type": "array", "items": capability, "uniqueItems": True},
+    }
+
+
+def switch():
+    """What the chart's user may say of the switch."""
+    rolling = strict({"maxUnavailable": {"type": ["integer", "string"]}})
+    return strict(
+        {
+            "args": {"type": "array", "items": {"type": "string", "pattern": SWITCH_OPTION}},
+            "resources": RESOURCES,
+            "updateStrategy": strict({"type": {"enum": ["RollingUpdate", "OnDelete"]}, "rollingUpdate": rolling}),
+        }
+    )
 
 
 def schema():
@@ -83,17 +172,18 @@ def schema():
         "imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
         "imagePullSecrets": {"type": "array", "items": strict({"name": {"type": "string"}}, required=["name"])},
         "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
-        "resources": strict({"requests": {"type": "object"}, "limits": {"type": "object"}}),
+        "resources": RESOURCES,
         "directories": strict({"networks": PATH, "plugins": PATH}),
         "sriov": {"type": "boolean"},
         "vfio": {"type": "boolean"},
         "vhostUser": {"type": "boolean"},
         "ovsDpdk": {"type": "boolean"},
+        "vswitch": switch(),
         "multusDaemonConfig": {"type": "string"},
-        "config": strict({key: METRICS if key == "metrics" else {} for key in CONFIGURATION}),
+        "config": strict({key: {} for key in CONFIGURATION} | configured()),
         # A parent chart's, which Helm hands to every chart below.
         "global": {"type": "object"},
-    }
+    } | extras()
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values)
 
 
@@ -152,6 +242,22 @@ def with_uplinks(daemonset):
     return daemonset.replace(before, "{{- if .Values.vhostUser }}\n" + lines + "{{- end }}\n" + before)
 
 
+def with_extras(daemonset):
+    """The DaemonSet with the capabilities, mounts and volumes that the chart's user adds, each behind those of the manifests."""
+
+    def added(value, indent):
+        return f"{{{{- with .Values.{value} }}}}\n{{{{ toYaml . | indent {indent} }}}}\n{{{{- end }}}}\n"
+
+    for value, indent, before in [
+        ("extraCapabilities", 16, "          volumeMounts:\n"),
+        ("extraVolumeMounts", 12, "      volumes:\n"),
+    ]:
+        if daemonset.count(before) != 1:
+            sys.exit(f"render.py: the DaemonSet has {before!r} {daemonset.count(before)} times, not once")
+        daemonset = daemonset.replace(before, added(value, indent) + before)
+    return daemonset.rstrip("\n") + "\n" + added("extraVolumes", 8)
+
+
 def with_directories(daemonset):
     """The DaemonSet with the directories that the chart's user names."""
     for there, instead in DIRECTORIES:
@@ -181,7 +287,7 @@ def chart():
         if name == "daemonset.yaml":
             for patch, value in COMPONENTS:
                 text = with_mounts(text, patch, value)
-            text = with_directories(with_uplinks(with_metrics(text)))
+            text = with_extras(with_directories(with_uplinks(with_metrics(text))))
         files["templates/" + name] = NOTE + text
     vswitch = settable("vswitch.yaml", (HERE / "components" / "vhost-user" / "vswitch.yaml").read_text())
     files["templates/vswitch.yaml"] = (
@@ -216,9 +322,10 @@ def chart():
         + "# Where the runtime of the nodes has its networks and plugins; kubelet's directory is config.kubelet.dir.\n"
         + "directories: {networks: /etc/cni/net.d, plugins: /opt/cni/bin}\n"
         + "# What the overlay sriov of the manifests adds: sysfs writable, kubelet's sockets.\nsriov: false\n"
-        + "# What the overlay sriov-dpdk adds: sriov, and a privileged container with /dev, for VFs under vfio-pci.\nvfio: false\n"
+        + "# What the overlay sriov-dpdk adds: sriov, and a privileged container that sees the node's /dev, for VFs under vfio-pci.\nvfio: false\n"
         + "# What the overlay vhost-user adds: the switch, the pods' volumes for their sockets, kubelet's sockets, IPC_LOCK and SYS_NICE.\nvhostUser: false\n"
         + "# What the overlay ovs-dpdk adds: the directory of OVS's database, the pods' volumes, kubelet's sockets.\novsDpdk: false\n"
+        + OF_USERS
         + "# The daemon-config.json of Multus' thick plugin, unchanged; config.install.multusDaemonConfig: /etc/fairlead/daemon-config.json.\n"
         + 'multusDaemonConfig: ""\n'
         + "# The daemon's configuration (docs/configuration.md).\nconfig:\n"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks what the documents name: each relative link, each heading that a link names, and each file of this repository in backticks
 is there (`engine/tests/faults.rs` is found by the end of its path). A cell of a table in SPECIFICATION.md and docs/ has at most 40
-words. Each alert has a section of the runbook, to which it links, and each section there an alert."""
+words. Each Rust file that SPECIFICATION.md names as a proof has tests in it. Each alert has a section of the runbook, to which it links,
+and each section there an alert."""
 import os
 import re
 import sys
@@ -41,8 +42,11 @@ def anchors(path):
     return found
 
 
+def ends(token, other):
+    return other == token or other.endswith("/" + token)
+
+
 def faults(path, everything):
-    ends = lambda token, other: other == token or other.endswith("/" + token)
     for number, line in prose(open(os.path.join(ROOT, path), encoding="utf-8").read()):
         where = f"{path}:{number}"
         for target, anchor in LINK.findall(line):
@@ -59,6 +63,21 @@ def faults(path, everything):
             for cell in line.strip().strip("|").split(" | "):
                 if len(cell.split()) > MOST_WORDS:
                     yield f"{where}: a cell of {len(cell.split())} words: {cell[:60]}…"
+
+
+SPECIFICATION = "SPECIFICATION.md"
+
+
+def proofs_without_a_test(everything):
+    """The proofs stand in the last cell of a row, below the word "proof"."""
+    heading = None
+    for number, line in prose(open(os.path.join(ROOT, SPECIFICATION), encoding="utf-8").read()):
+        last = line.strip().strip("|").split(" | ")[-1].strip() if line.startswith("|") else None
+        heading = None if last is None else heading or last
+        for token in NAMED.findall(last) if heading == "proof" else []:
+            named = [path for path in everything if token.endswith(".rs") and ends(token, path)]
+            if named and not any("#[test]" in open(os.path.join(ROOT, path), encoding="utf-8").read() for path in named):
+                yield f"{SPECIFICATION}:{number}: no test in {token}"
 
 
 RULES = "deploy/monitoring/fairlead.rules.yaml"
@@ -83,6 +102,7 @@ def main():
     everything = sorted(files())
     documents = [path for path in everything if path.endswith(".md") and path not in HISTORY]
     found = [fault for path in documents for fault in faults(path, everything)]
+    found += proofs_without_a_test(everything)
     found += alerts_without_a_section()
     print("\n".join(found) if found else f"{len(documents)} documents, every link resolves")
     return 1 if found else 0

@@ -356,6 +356,35 @@ applied_by_a_server() {
         'path: /var/lib/other/pods,' 'daemon-config.json: |' '[{"name":"registry"}]'; do
         grep -qF -- "$part" "$NODE/charted" || { echo "the chart has no $part"; return 1; }
     done
+    chart_of_the_example
+    chart_refuses
+}
+chart_of_the_example() {
+    local part
+    helm lint "$ROOT/deploy/helm/fairlead" -f "$ROOT/examples/chart/values.yaml"
+    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead -f "$ROOT/examples/chart/values.yaml" >"$NODE/charted"
+    kubectl apply -n fairlead --dry-run=server -f "$NODE/charted" -o json |
+        jq '[.items[] | select(.kind == "DaemonSet") | {(.metadata.name): .spec}] | add' >"$NODE/sets.json"
+    for part in '.fairlead.template.spec.containers[0].volumeMounts | any(.name == "certificate" and .readOnly and .mountPath == "/etc/fairlead-tls")' \
+        '.fairlead.template.spec.containers[0].volumeMounts | any(.name == "addresses" and .mountPath == "/host/srv/addresses")' \
+        '.fairlead.template.spec.volumes | any(.secret.secretName == "fairlead-metrics")' \
+        '.fairlead.template.spec.volumes | any(.hostPath.path == "/srv/addresses")' \
+        '.fairlead.template.spec.containers[0].securityContext.capabilities.add | contains(["NET_ADMIN", "IPC_LOCK", "SYS_MODULE"])' \
+        '."fairlead-vswitch".template.spec.containers[0].args == ["--cpus=2,4-5", "--polling=always", "--guest-memory=1024"]' \
+        '."fairlead-vswitch".template.spec.containers[0].resources == {requests: {cpu: "100m", memory: "64Mi"}, limits: {memory: "1280Mi"}}' \
+        '."fairlead-vswitch".updateStrategy.type == "OnDelete"'; do
+        jq -e "$part" "$NODE/sets.json" >/dev/null || { echo "not so with the example's values: $part"; return 1; }
+    done
+}
+# Values that would have no effect, or none that is wanted.
+chart_refuses() {
+    local value
+    for value in extraVolume=x 'extraVolumes[0].name=x' 'extraVolumes[0].name=x,extraVolumes[0].hostpath.path=/x' \
+        'extraVolumeMounts[0].name=x' 'extraVolumeMounts[0].name=x,extraVolumeMounts[0].mountPath=x' \
+        'extraCapabilities[0]=CAP_CHOWN' 'extraCapabilities[0]=chown' vswitch.cpus=4 'vswitch.args[0]=--cpu=4' \
+        'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate; do
+        ! helm template fairlead "$ROOT/deploy/helm/fairlead" --set "$value" >/dev/null 2>&1 || { echo "the chart takes $value"; return 1; }
+    done
 }
 
 of_ours() { # cases of Fairlead's daemon alone

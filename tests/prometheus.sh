@@ -70,7 +70,8 @@ switch_with_port() {
     disown $!
     eventually 10 test -S /run/fairlead/vswitch.sock
     ip netns add user
-    CNI_PATH=$CNIBIN NETCONFPATH=$NETD "$BIN/cnitool" add user /run/netns/user
+    CNI_ARGS='IgnoreUnknown=1;K8S_POD_NAMESPACE=radio;K8S_POD_NAME=cell-0' CNI_PATH=$CNIBIN NETCONFPATH=$NETD \
+        "$BIN/cnitool" add user /run/netns/user
     eventually 10 tells_of_port
 }
 
@@ -114,9 +115,43 @@ rules_hold() {
         <(sed -n 's/ *alertname: //p' "$MONITORING/fairlead.rules.test.yaml" | sort -u)
 }
 
+# panel TITLE REFID: the dashboard's query, for all nodes
+panel() {
+    jq -er --arg title "$1" --arg id "$2" '.panels[] | select(.title == $title) | .targets[] | select(.refId == $id) | .expr' \
+        "$MONITORING/dashboard.json" | sed 's/\$instance/.*/g'
+}
+
+# After an upgrade the series of the old pod are there for a while beside those of the new one, where they have its name as a label.
+nodes_are_counted_once() {
+    local ready of faulty
+    ready=$(panel Ready A) of=$(panel Ready B) faulty=$(panel 'Not ready or not healthy' A)
+    cat >"$NODE/dashboard.test.yaml" <<Y
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - { series: 'fairlead_ready{instance="n1", pod="old"}', values: '1x10' }
+      - { series: 'fairlead_healthy{instance="n1", pod="old"}', values: '1x10' }
+      - { series: 'fairlead_ready{instance="n1", pod="new"}', values: '_x3 1x7' }
+      - { series: 'fairlead_healthy{instance="n1", pod="new"}', values: '_x3 1x7' }
+      - { series: 'fairlead_ready{instance="n2", pod="b"}', values: '1x5 0x4' }
+      - { series: 'fairlead_healthy{instance="n2", pod="b"}', values: '1x6 0x3' }
+      - { series: 'fairlead_ready{instance="n3", pod="c"}', values: '1x10' }
+      - { series: 'fairlead_healthy{instance="n3", pod="c"}', values: '1x7 0x2' }
+    promql_expr_test:
+      - { expr: '$ready', eval_time: 5m, exp_samples: [{ labels: '{}', value: 3 }] }
+      - { expr: '$of', eval_time: 5m, exp_samples: [{ labels: '{}', value: 3 }] }
+      - { expr: '$faulty', eval_time: 5m, exp_samples: [{ labels: '{}', value: 0 }] }
+      - { expr: '$ready', eval_time: 9m, exp_samples: [{ labels: '{}', value: 2 }] }
+      - { expr: '$faulty', eval_time: 9m, exp_samples: [{ labels: '{}', value: 2 }] }
+Y
+    promtool test rules "$NODE/dashboard.test.yaml"
+}
+
 # With their real times, which promtool's cases hold them to, no test would live to see most alerts fire.
 rules_at_once() { sed 's/^\( *for:\) .*/\1 3s/' "$MONITORING/fairlead.rules.yaml"; }
 
+# As the operator makes it of the PodMonitor: targets have the labels of the daemon's pod. Two pods of one node, as after an upgrade.
 prometheus_up() {
     rules_at_once >"$NODE/rules.yaml"
     cat >"$NODE/prometheus.yaml" <<Y
@@ -126,7 +161,10 @@ scrape_configs:
   - job_name: fairlead
     scheme: https
     tls_config: { ca_file: $NODE/tls.crt }
-    static_configs: [{ targets: ["127.0.0.1:9808"] }]
+    honor_labels: $(sed -n 's/^ *honorLabels: //p' "$MONITORING/podmonitor.yaml")
+    static_configs:
+      - { targets: ["127.0.0.1:9808"], labels: { instance: node, namespace: fairlead, pod: fairlead-old } }
+      - { targets: ["127.0.0.1:9808"], labels: { instance: node, namespace: fairlead, pod: fairlead-new } }
 Y
     prometheus --config.file="$NODE/prometheus.yaml" --storage.tsdb.path="$NODE/prometheus" \
         --web.listen-address=127.0.0.1:9090 >"$LOG/prometheus" 2>&1 &
@@ -134,6 +172,12 @@ Y
     calls_without_end &
     disown $!
     eventually 30 some 'up{job="fairlead"} == 1'
+}
+
+series_of_ports() {
+    eventually 20 some 'fairlead_vswitch_port_connected{namespace="radio", pod="cell-0"}'
+    eventually 20 some 'fairlead_ready{namespace="fairlead", pod="fairlead-new"}'
+    query '{__name__=~"fairlead_.*", exported_pod!=""}' | jq -e 'length == 0'
 }
 
 # Every metric that a rule names, whether its alert fires or not.
@@ -159,10 +203,12 @@ refused_configuration() {
 }
 
 it "promtool takes the rules, and each alert's cases hold" rules_hold
+it "the dashboard counts a node once while the series of two of its pods are there" nodes_are_counted_once
 it "the daemon serves metrics over TLS on its TCP port" daemon_with_port
 it "and nothing else of the socket's API, and nothing in plain text" nothing_else
 it "it tells of the switch and its port" switch_with_port
 it "Prometheus scrapes it" prometheus_up
+it "the series of a port name the pod that has it, and not the daemon's" series_of_ports
 it "every metric that a rule names is told" metrics_of_rules
 it "every query of the dashboard has data" python3 "$ROOT/tests/dashboard_queries.py" "$MONITORING/dashboard.json" http://127.0.0.1:9090
 it "no alert is raised about what is well: only for the calls that are refused and the pool without a VF" healthy_node_alerts_nobody
