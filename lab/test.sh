@@ -2,14 +2,14 @@
 # Runs the scripts that are named one after the other in one boot of the lab machine; or all of lab/tests in two machines at
 # once, because an emulated one has one thread.
 #   test.sh [--peer NAME=PATH] [SCRIPT…]
-#   --peer              another plugin for tests/functions.sh, which alone is run then if none is named
+#   --peer              another plugin for tests/any_sriov_plugin.sh, which alone is run then if none is named
 #   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
 #   ROUNDS=10           how often tests/rounds.sh goes round (2)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference dpdk
 PEER=
-case ${1:-} in --peer) PEER=${2:?NAME=PATH}; shift 2; [ $# -gt 0 ] || set -- "$here/tests/functions.sh" ;; esac
+case ${1:-} in --peer) PEER=${2:?NAME=PATH}; shift 2; [ $# -gt 0 ] || set -- "$here/tests/any_sriov_plugin.sh" ;; esac
 variables=$(printf '%q ' PLUGINS="${PLUGINS:-fairlead}" ROUNDS="${ROUNDS:-2}" PEER="$PEER")
 
 machine() { # SCRIPT…

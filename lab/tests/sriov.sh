@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is Fairlead's alone with sriov on real VFs (igb): a daemon that is not there, or is killed at a step; and
-# VFs that sriov-cni gave to pods before. What any plugin should do is in functions.sh.
+# VFs that sriov-cni gave to pods before. What any plugin should do is in any_sriov_plugin.sh.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sriov on real VFs (igb) that vfio-pci has: the daemon killed at every step, what doctor says; and a pool, from
 # which kubelet allocates two VFs to a pod that DPDK's testpmd drives, root or not: its /dev and its environment are what the
-# daemon's device plugin has answered. What any plugin should do is in functions.sh.
+# daemon's device plugin has answered. What any plugin should do is in any_sriov_plugin.sh.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How a plugin treats real VFs, case by case, as a table: Fairlead alone, or with PEER=NAME=PATH beside another
-# plugin. The cases are in contest/src/functions.
+# plugin. The cases are in contest/src/vf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon
