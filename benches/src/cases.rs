@@ -261,7 +261,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "switch-neighbours",
         about: "{calls} such frames beside neighbours that behave, stall, flood and break the rules; rounds: {rounds}",
-        settings: settings(0, 50_000, 5, 10_000, 0),
+        settings: settings(0, 10_000, 5, 500, 0),
         quick: settings(0, 50, 1, 25, 0),
         procedure: Procedure::Switches(switches::neighbours::run),
         beside: None,

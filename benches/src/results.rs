@@ -239,7 +239,8 @@ impl Results {
     }
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+/// The middle of these values.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let middle = sorted.len() / 2;

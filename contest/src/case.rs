@@ -136,6 +136,15 @@ impl Case {
         self.succeeds("del", NOTHING_TO_DELETE).succeeds("del again", NOTHING_TO_DELETE)
     }
 
+    /// Allows that the subject's DEL, too, is refused where the reference's is, with a code of its own.
+    #[must_use]
+    pub fn del_fails(mut self, reason: &'static str) -> Case {
+        for path in ["del", "del again"] {
+            self.allow.push(AllowedDifference { path, when: When::Unsorted, reason });
+        }
+        self
+    }
+
     /// Runs the row only on kernels with this kind of link.
     #[must_use]
     pub fn needs(mut self, kind: Kind) -> Case {

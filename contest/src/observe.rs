@@ -93,17 +93,17 @@ pub fn unusable() -> Result<Vec<String>, NodeError> {
 }
 
 /// Waits until the kernel has done by itself what follows a change: link-local addresses exist, none is
-/// tentative, and the operational state agrees with the carrier.
-pub fn settle() -> Result<(), NodeError> {
+/// tentative, and the operational state agrees with the carrier. False if that has not come within eight seconds.
+pub fn settle() -> Result<bool, NodeError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
         // A program is started only when it is likely to see that.
         if no_address_is_tentative() && interfaces()?.values().all(settled) {
-            return Ok(());
+            return Ok(true);
         }
         thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
+    Ok(false)
 }
 
 fn no_address_is_tentative() -> bool {

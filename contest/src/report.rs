@@ -7,6 +7,8 @@ use std::io::{self, Write};
 pub enum Mark {
     /// The row is as it should be.
     Passed,
+    /// The row is as it should be, but only on the run of this number; the subject ran out of time before.
+    PassedOnRun(usize),
     /// The row is not as it should be.
     Failed,
     /// The row can't be run on this kernel.
@@ -55,13 +57,14 @@ pub struct Report<W: Write> {
     columns: Columns,
     passed: usize,
     failed: usize,
+    again: usize,
     waiting: usize,
 }
 
 impl<W: Write> Report<W> {
     /// Makes a report without rows.
     pub fn new(out: W) -> Report<W> {
-        Report { out, group: "", columns: Columns::default(), passed: 0, failed: 0, waiting: 0 }
+        Report { out, group: "", columns: Columns::default(), passed: 0, again: 0, failed: 0, waiting: 0 }
     }
 
     /// Uses columns of other widths and names from now on.
@@ -69,7 +72,7 @@ impl<W: Write> Report<W> {
         self.columns = columns;
     }
 
-    /// Prints a row. `require_all` makes a failure of a row that needs the lab.
+    /// Prints a row. `require_all` makes a failure of a row that needs the lab, and of one that passed on a later run.
     pub fn row(&mut self, row: &Row, require_all: bool) -> io::Result<()> {
         let Columns { title, reference, names } = &self.columns;
         if row.group != self.group {
@@ -80,17 +83,25 @@ impl<W: Write> Report<W> {
         let sign = match row.mark {
             Mark::Passed => '✓',
             Mark::Failed => '✗',
-            Mark::NeedsTheLab if require_all => '✗',
+            Mark::NeedsTheLab | Mark::PassedOnRun(_) if require_all => '✗',
             Mark::NeedsTheLab => '·',
+            Mark::PassedOnRun(_) => '↻',
         };
         match row.mark {
             Mark::Passed => self.passed += 1,
             Mark::NeedsTheLab if !require_all => self.waiting += 1,
-            Mark::Failed | Mark::NeedsTheLab => self.failed += 1,
+            Mark::PassedOnRun(_) if !require_all => {
+                self.passed += 1;
+                self.again += 1;
+            }
+            Mark::Failed | Mark::NeedsTheLab | Mark::PassedOnRun(_) => self.failed += 1,
         }
         let theirs = cut(&row.reference, reference.saturating_sub(1));
         let line = format!("{sign} {:title$} {theirs:reference$} {}", row.title, cut(&row.subject, 100));
         writeln!(self.out, "{}", line.trim_end())?;
+        if let Mark::PassedOnRun(run) = row.mark {
+            writeln!(self.out, "      passed on the {} run", if run == 2 { "2nd" } else { "3rd" })?;
+        }
         for note in &row.notes {
             writeln!(self.out, "      {}", note.replace('\n', "\n      "))?;
         }
@@ -112,7 +123,11 @@ impl<W: Write> Report<W> {
             0 => String::new(),
             n => format!(", {n} need the lab"),
         };
-        writeln!(self.out, "{} passed, {} failed{waiting}", self.passed, self.failed)?;
+        let again = match self.again {
+            0 => String::new(),
+            n => format!(", {n} of those that passed on a later run"),
+        };
+        writeln!(self.out, "{} passed, {} failed{waiting}{again}", self.passed, self.failed)?;
         Ok(self.failed == 0)
     }
 }
@@ -151,6 +166,17 @@ mod tests {
         assert!(good && text.ends_with("\n1 passed, 0 failed\n"), "{text}");
         let (text, good) = printed(Mark::Failed, false);
         assert!(!good && text.ends_with("\n0 passed, 1 failed\n"), "{text}");
+    }
+
+    #[test]
+    fn a_row_that_passed_on_a_later_run_is_told_and_where_all_is_required_is_a_failure() {
+        let (text, good) = printed(Mark::PassedOnRun(2), false);
+        let last = "1 passed, 0 failed, 1 of those that passed on a later run\n";
+        assert!(good && text.contains("↻ t") && text.ends_with(last), "{text}");
+        assert!(text.contains("      passed on the 2nd run\n      n\n"), "{text}");
+        let (text, good) = printed(Mark::PassedOnRun(3), true);
+        assert!(!good && text.contains("✗ t") && text.contains("passed on the 3rd run"), "{text}");
+        assert!(text.ends_with("\n0 passed, 1 failed\n"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::RwLock;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
@@ -12,14 +12,12 @@ use crate::case::{Case, Expect, Plugin};
 use crate::diff::{self, Difference};
 use crate::disturbance::Disturbance;
 use crate::implementation::{Answer, Call, CallError, Implementation, Verdict};
+use crate::link_removal;
 use crate::node_commands::{self, NodeError};
 use crate::normalise::Normaliser;
 use crate::observe;
+use crate::row_attempts::{self, Cause};
 use crate::test_node::{MASTER_MACS, TestNode};
-
-/// The time for which an interface whose DEL was answered may still be seen under another name: two seconds, and
-/// what a busy machine adds.
-const LINK_REMOVAL_LIMIT: Duration = Duration::from_secs(20);
 
 /// Why a row could not be run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +38,12 @@ pub enum RowError {
 pub struct Outcome {
     /// Differences that nothing allows, and broken expectations, as lines for the report.
     pub faults: Vec<String>,
+    /// Whose these are; absent if there are none.
+    pub cause: Option<Cause>,
+    /// How often the row was run.
+    pub runs: usize,
+    /// The faults of earlier runs in which the subject ran out of time.
+    pub earlier: Vec<String>,
     /// The intended differences, each with its reason.
     pub allowed: Vec<(Difference, &'static str)>,
     /// The verdicts of the reference's and of the subject's ADD, with the message of an error.
@@ -49,21 +53,19 @@ pub struct Outcome {
 /// Rows at work beside others hold it for reading, and one that is run again for writing: alone.
 static AT_WORK: RwLock<()> = RwLock::new(());
 
-/// Runs a row with both implementations at once, each on its own node, and compares. A row with a fault is run again, twice at most, with no
-/// other at work: a reference that does not answer, or an address that is tentative for seconds, tells of a busy machine and not of plugins.
+/// Runs a row with both implementations at once, each on its own node, and compares. It is run again, twice at most and with no other at
+/// work, where load may explain what was found: a reference that does not answer, or an address that is tentative for seconds, tells of
+/// a busy machine and not of plugins.
 pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) -> Result<Outcome, RowError> {
     let once = || both(case, reference, subject).map(|(theirs, ours)| compare(case, &theirs, &ours));
-    let mut outcome = {
+    let first = {
         let _beside_others = AT_WORK.read();
         once()?
     };
-    for _ in 0..2 {
-        if !outcome.faults.is_empty() {
-            let _alone = AT_WORK.write();
-            outcome = once()?;
-        }
-    }
-    Ok(outcome)
+    row_attempts::until_final(first, || {
+        let _alone = AT_WORK.write();
+        once()
+    })
 }
 
 fn both(
@@ -82,22 +84,37 @@ fn both(
 }
 
 fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
-    let mut outcome = Outcome { faults: Vec::new(), allowed: Vec::new(), adds: [theirs.add(), ours.add()] };
-    let succeeded = theirs.seen["add"]["verdict"] == "ok";
-    if succeeded != (case.expect == Expect::Success) {
+    let mut outcome = Outcome {
+        faults: Vec::new(),
+        cause: None,
+        runs: 1,
+        earlier: Vec::new(),
+        allowed: Vec::new(),
+        adds: [theirs.add(), ours.add()],
+    };
+    let is_as_expected = (theirs.seen["add"]["verdict"] == "ok") == (case.expect == Expect::Success);
+    if !is_as_expected {
         outcome.faults.push(format!(
             "the reference was expected to {:?} here: {}",
             case.expect,
             theirs.add()
         ));
     }
+    let mut faults = Vec::new();
     for difference in diff::differences(&theirs.seen, &ours.seen) {
         match allowed_differences::reason(&difference, &case.allow) {
             Some(reason) => outcome.allowed.push((difference, reason)),
-            None => outcome.faults.push(line(&difference)),
+            None => faults.push(difference),
         }
     }
+    outcome.faults.extend(faults.iter().map(line));
     if !outcome.faults.is_empty() {
+        let is_sound = is_as_expected && theirs.settled && !row_attempts::ran_out_of_time(&theirs.seen);
+        outcome.cause = Some(if is_sound {
+            row_attempts::cause_in_subject(&faults, ours.settled)
+        } else {
+            Cause::Reference
+        });
         outcome.faults.extend(ours.log.iter().map(|log| format!("the subject's daemon: {log}")));
     }
     outcome
@@ -126,6 +143,8 @@ fn brief(value: &Value) -> String {
 /// Everything that was seen of one implementation.
 struct Record {
     seen: Value,
+    /// Whether its interfaces came to rest before each look at them.
+    settled: bool,
     complaint: String,
     log: Option<String>,
 }
@@ -148,12 +167,12 @@ fn run_with(case: &Case, implementation: &Implementation) -> Result<Record, RowE
     let attachment = runtime.add("pod")?;
     let mut seen = Map::new();
     let mut normal = Normaliser::default().with_node(&node_before);
-    runtime.look_after_add(&node, &attachment, &mut seen, &mut normal)?;
+    let mut settled = runtime.look_after_add(&node, &attachment, &mut seen, &mut normal)?;
     if attachment.answer.ok() {
         seen.insert("check".into(), runtime.check(&attachment)?);
         seen.insert("status".into(), json!(runtime.plain("STATUS", &attachment)?.to_string()));
     }
-    runtime.look_after_del(&node, &attachment, &mut seen, &normal)?;
+    settled &= runtime.look_after_del(&node, &attachment, &mut seen, &normal)?;
     node.remove_pod("pod")?;
     for probe in &case.probes {
         let verdict = runtime.probe(&mut node, *probe)?;
@@ -161,7 +180,7 @@ fn run_with(case: &Case, implementation: &Implementation) -> Result<Record, RowE
     }
     let complaint = if attachment.answer.ok() { String::new() } else { attachment.answer.complaint() };
     let log = daemon.as_ref().map(|daemon| daemon.log());
-    Ok(Record { seen: Value::Object(seen), complaint, log })
+    Ok(Record { seen: Value::Object(seen), settled, complaint, log })
 }
 
 /// One ADD of a whole chain, and what its plugins answered.
@@ -239,10 +258,10 @@ impl FakeRuntime<'_> {
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &mut Normaliser,
-    ) -> Result<(), NodeError> {
+    ) -> Result<bool, NodeError> {
         let answer = &attachment.answer;
         let waiting = node.in_pod("pod", observe::unusable)?;
-        let pod = node.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
+        let (in_pod, pod) = node.in_pod("pod", || Ok((observe::settle()?, observe::namespace()?)))?;
         let interfaces = pod["interfaces"].as_object().cloned().unwrap_or_default();
         let asked = self.asked();
         *normal = std::mem::take(normal).with_pod(&interfaces, &asked);
@@ -258,10 +277,10 @@ impl FakeRuntime<'_> {
             add["result"] = answer.body.clone();
         }
         seen.insert("add".into(), normal.apply(add));
-        observe::settle()?;
+        let on_node = observe::settle()?;
         let added = json!({"pod": pod, "node": observe::namespace()?, "files": observe::files()});
         seen.insert("added".into(), normal.apply(added));
-        Ok(())
+        Ok(in_pod && on_node)
     }
 
     /// The texts in which a MAC address is asked for, and so is no random one.
@@ -303,23 +322,23 @@ impl FakeRuntime<'_> {
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &Normaliser,
-    ) -> Result<(), RowError> {
+    ) -> Result<bool, RowError> {
         let before = node.in_pod("pod", || Ok(observe::names()))?;
         seen.insert("del".into(), self.del(attachment)?);
+        let answered = Instant::now();
         seen.insert("at del's answer".into(), node.in_pod("pod", || silence(self.case.ifname))?);
-        node.in_pod("pod", || {
-            wait_until_links_are_gone(&before, &attachment.id);
-            Ok(())
-        })?;
+        let links =
+            node.in_pod("pod", || Ok(link_removal::wait_for_it(&before, &attachment.id, answered)))?;
+        seen.insert(link_removal::SEEN_AS.into(), json!(links));
         seen.insert("del again".into(), self.del(attachment)?);
-        observe::settle()?;
+        let settled = observe::settle()?;
         let removed = json!({
             "pod": node.in_pod("pod", observe::namespace)?,
             "node": observe::namespace()?,
             "files": observe::files(),
         });
         seen.insert("removed".into(), normal.apply(removed));
-        Ok(())
+        Ok(settled)
     }
 
     fn probe(&self, node: &mut TestNode, probe: Disturbance) -> Result<Value, RowError> {
@@ -370,19 +389,6 @@ fn silence(ifname: &str) -> Result<Value, NodeError> {
         .collect();
     let name: Vec<&str> = interfaces.contains_key(ifname).then_some(ifname).into_iter().collect();
     Ok(json!({"the name is held": name, "addresses": speaking}))
-}
-
-/// Waits until every interface is gone that appeared while DEL was answered (it was renamed to be removed later),
-/// and its addresses are free.
-fn wait_until_links_are_gone(before: &[String], id: &str) {
-    let deadline = Instant::now() + LINK_REMOVAL_LIMIT;
-    while Instant::now() < deadline {
-        let renamed = observe::names().iter().any(|name| !before.contains(name));
-        if !renamed && !observe::files().to_string().contains(id) {
-            break;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The configuration with one more key, inserted as text behind the opening brace.

@@ -50,7 +50,7 @@ struct Options {
     /// Only rows whose title contains this text.
     #[arg(long)]
     only: Option<String>,
-    /// A row that this kernel can't run is a failure.
+    /// A row that this kernel can't run, or that passed on a later run only, is a failure.
     #[arg(long)]
     require_all: bool,
     /// Only rows that need links of a kind that not every kernel has: for a second run in the lab.
@@ -293,8 +293,13 @@ impl Contest {
     }
 
     fn row(&self, group: &'static str, case: &Case, outcome: Outcome) -> Row {
-        let mark = if outcome.faults.is_empty() { Mark::Passed } else { Mark::Failed };
+        let mark = match (outcome.faults.is_empty(), outcome.earlier.is_empty()) {
+            (false, _) => Mark::Failed,
+            (true, true) => Mark::Passed,
+            (true, false) => Mark::PassedOnRun(outcome.runs),
+        };
         let mut notes = outcome.faults;
+        notes.extend(outcome.earlier);
         if self.show_allowed || mark == Mark::Failed {
             let allowed = outcome.allowed.iter();
             notes

@@ -212,6 +212,14 @@ impl FilledPod {
         if read == 0 { Ok(()) } else { Err(io::Error::other("the switch says more than was asked")) }
     }
 
+    /// Whether the switch has ended the connection.
+    pub(crate) fn is_disconnected(&mut self) -> io::Result<bool> {
+        match poll(&mut [PollFd::new(self.connection.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? {
+            0 => Ok(false),
+            _ => self.until_disconnected().map(|()| true),
+        }
+    }
+
     fn set_available(&self, queue: Queue, index: u16) -> io::Result<()> {
         let at = start(queue) + AVAILABLE + 2;
         self.memory.as_volatile_slice().store(index, at, Ordering::Release).map_err(io::Error::other)

@@ -47,6 +47,26 @@ pub(crate) struct FrameTimes {
     pub(crate) series: Series,
     /// Frames that did not come.
     pub(crate) lost: usize,
+    /// The longest time of each stretch of frames. One that did not come counts as [`LOST_AFTER`].
+    pub(crate) longest: Vec<Duration>,
+}
+
+impl FrameTimes {
+    fn new() -> io::Result<FrameTimes> {
+        let series = Series::new().map_err(io::Error::other)?;
+        Ok(FrameTimes { series, lost: 0, longest: Vec::new() })
+    }
+
+    /// Adds a frame; one without a time did not come.
+    fn record(&mut self, time: Option<Duration>) {
+        match time {
+            Some(time) => self.series.record(time),
+            None => self.lost += 1,
+        }
+        if let Some(longest) = self.longest.last_mut() {
+            *longest = time.unwrap_or(LOST_AFTER).max(*longest);
+        }
+    }
 }
 
 impl FramePath {
@@ -70,21 +90,20 @@ impl FramePath {
         Ok(path)
     }
 
-    /// The times of so many frames. `between` is called before each, while none is under way.
+    /// The times of so many frames. `between` is called before each, while none is under way; true if a stretch of frames begins.
     pub(crate) fn times(
         &mut self,
         frames: usize,
-        mut between: impl FnMut(usize, &FilledPod) -> io::Result<()>,
+        mut between: impl FnMut(usize, &FilledPod) -> io::Result<bool>,
     ) -> io::Result<FrameTimes> {
-        let mut times = FrameTimes { series: Series::new().map_err(io::Error::other)?, lost: 0 };
+        let mut times = FrameTimes::new()?;
         for at in 0..frames {
-            between(at, &self.from)?;
+            if between(at, &self.from)? {
+                times.longest.push(Duration::ZERO);
+            }
             // Others may send to it, too.
             while self.from.take()?.is_some() {}
-            match self.one()? {
-                Some(time) => times.series.record(time),
-                None => times.lost += 1,
-            }
+            times.record(self.one()?);
             self.space();
         }
         Ok(times)
@@ -100,7 +119,7 @@ impl FramePath {
                 }
             }
             thread::sleep(PAUSE);
-            Ok(())
+            Ok(false)
         })
     }
 
@@ -208,12 +227,31 @@ mod tests {
         let switch = TestSwitch::start(NETWORK);
         let mut path = FramePath::connect(&switch.running).unwrap();
         let (before, first) = (switch.counters(0).from_guest_frames, path.number);
-        let times = path.times(600, |_, _| Ok(())).unwrap();
+        let times = path.times(600, |at, _| Ok(at == 100)).unwrap();
         let after_pauses = path.times_after_pauses(3, true).unwrap();
         let measured = times.series.summary().calls + after_pauses.series.summary().calls;
         assert_eq!(measured + (times.lost + after_pauses.lost) as u64, 603);
         assert_eq!((switch.counters(0).from_guest_frames - before, path.number - first), (603, 603));
         assert!(times.series.at(0.0) > 0.0 && after_pauses.lost < 3);
+        // The stretch from the hundredth frame on has one that took longest, and that is one of all.
+        let [longest] = times.longest[..] else { panic!("{:?}", times.longest) };
+        assert!(longest.as_secs_f64() * 1e3 >= times.series.at(0.0) && after_pauses.longest.is_empty());
+    }
+
+    #[test]
+    fn one_stall_of_a_stretch_is_its_longest_time_and_leaves_p99_as_it_is() {
+        let (usual, stall) = (Duration::from_nanos(400), Duration::from_millis(5));
+        let mut times = FrameTimes::new().unwrap();
+        times.record(Some(stall)); // Before the first stretch.
+        for frames in 0..3 {
+            times.longest.push(Duration::ZERO);
+            times.record(Some(if frames == 1 { stall } else { usual }));
+            (0..500).for_each(|_| times.record(Some(usual)));
+        }
+        assert_eq!(times.longest, [usual, stall, usual]);
+        assert!(microseconds(&times.series, 0.99) < 0.5);
+        times.record(None);
+        assert_eq!((times.lost, times.longest[2]), (1, LOST_AFTER));
     }
 
     #[test]

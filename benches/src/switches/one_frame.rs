@@ -44,7 +44,7 @@ fn round(run: &mut SwitchBench, who: Contender, size: &CaseSize) -> Result<bool,
     let sleeps = who == Contender::Adaptive;
     run.round(CASE, &running, |results| {
         let measured = on_second_processor(|| {
-            let times = path.times(size.calls, |_, _| Ok(()))?;
+            let times = path.times(size.calls, |_, _| Ok(false))?;
             Ok((times, path.times_after_pauses(size.at_once, sleeps)?, clock_cost()?))
         });
         let (one, paused, clock) = measured.map_err(doing())?;

@@ -78,7 +78,7 @@ fn route_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
 fn changes_nothing(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let (config, add) = attached(testbed)?;
     let look =
-        || testbed.node.in_pod(POD, || crate::observe::settle().and_then(|()| crate::observe::namespace()));
+        || testbed.node.in_pod(POD, || crate::observe::settle().and_then(|_| crate::observe::namespace()));
     let mut before = (look()?, crate::observe::files());
     // A plugin may have a sysctl set after its answer.
     for _ in 0..10 {

@@ -8,6 +8,9 @@ use crate::case::Case;
 
 const NOT_OURS: &str =
     "DEL never removes a link of another kind; the reference removes whatever has the name";
+const NOT_READ: &str = "what can't be read tells no DEL what to remove; the code says so";
+const NOBODY_TO_CALL: &str =
+    "the addresses are another plugin's, and there is none to give them back; the code says so";
 
 pub(super) fn rows() -> Vec<Case> {
     let macvlan = |title: &str, more: Value| Case::new(title, "macvlan", &network("macvlan", &more)).fails();
@@ -23,7 +26,7 @@ pub(super) fn rows() -> Vec<Case> {
         macvlan("bad mac by runtimeConfig", json!({"runtimeConfig": {"mac": "pizza"}})),
         macvlan("bad mac by CNI_ARGS", json!({})).args("IgnoreUnknown=1;MAC=pizza"),
         macvlan("unknown CNI_ARGS", json!({})).args("K8S_POD_NAME=a"),
-        macvlan("CNI_ARGS without =", json!({})).args("IgnoreUnknown=1;MAC"),
+        macvlan("CNI_ARGS without =", json!({})).args("IgnoreUnknown=1;MAC").del_fails(NOT_READ),
         macvlan("the master's own mac", json!({"mac": "02:00:5e:00:00:02"})),
         macvlan("a mac that is taken on this master", json!({"mac": "02:aa:bb:cc:dd:07"}))
             .on_node("link add link eth1 name mv0 address 02:aa:bb:cc:dd:07 type macvlan mode bridge")
@@ -36,8 +39,9 @@ pub(super) fn rows() -> Vec<Case> {
             ),
         macvlan("passthru on a master that is in use", json!({"mode": "passthru"}))
             .on_node("link add link eth1 name mv0 address 02:aa:bb:cc:dd:07 type macvlan mode bridge"),
-        macvlan("unknown IPAM plugin", json!({"ipam": {"type": "nobody"}})),
-        macvlan("IPAM type with a path", json!({"ipam": {"type": "../host-local", "subnet": "10.1.2.0/24"}})),
+        macvlan("unknown IPAM plugin", json!({"ipam": {"type": "nobody"}})).del_fails(NOBODY_TO_CALL),
+        macvlan("IPAM type with a path", json!({"ipam": {"type": "../host-local", "subnet": "10.1.2.0/24"}}))
+            .del_fails(NOT_READ),
         Case::new(
             "exhausted range",
             "macvlan",
