@@ -50,7 +50,7 @@ struct Options {
     /// Only rows whose title contains this text.
     #[arg(long)]
     only: Option<String>,
-    /// A row that this kernel can't run, or that passed on a later run only, is a failure.
+    /// A row that this kernel can't run is a failure.
     #[arg(long)]
     require_all: bool,
     /// Only rows that need links of a kind that not every kernel has: for a second run in the lab.
