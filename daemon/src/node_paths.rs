@@ -38,11 +38,11 @@ pub struct NodePaths {
 /// Which paths were typed: these count, whatever paths a running daemon uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TypedPaths {
-    /// The state directory was.
+    /// Whether `--state-dir` was.
     pub state_dir: bool,
-    /// The host's root was.
+    /// Whether `--host-root` was.
     pub host_root: bool,
-    /// The configuration file was. It must be there: its absence means that everything is allowed.
+    /// Whether `--config` was. The file must be there then: without one everything is allowed, which nobody means who names one.
     pub config: bool,
 }
 

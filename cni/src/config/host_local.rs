@@ -84,7 +84,7 @@ impl HostLocal {
     /// the gateway, in no range, or two in one set. The reference plugin reads it, and refuses each ADD in these words.
     ///
     /// # Errors
-    /// Code 7.
+    /// Code 7, with the range set or the addresses, and what to ask for instead.
     pub fn must_be_possible(&self) -> Result<(), CniError> {
         let mut requested: Vec<IpAddr> = Vec::new();
         for ip in &self.requested {

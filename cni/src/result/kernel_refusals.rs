@@ -62,7 +62,7 @@ impl CniResult {
     /// Refuses IPv6 on an interface whose `mtu`, in bytes, is too small for it.
     ///
     /// # Errors
-    /// Code 7.
+    /// Code 7, with the first address or route of IPv6, and the MTU that it needs.
     pub fn must_have_room_for_ipv6(&self, mtu: u32) -> Result<(), CniError> {
         let addresses = self.ips.iter().map(|ip| ip.address);
         let mut all = addresses.chain(self.routes.iter().map(|route| route.dst));

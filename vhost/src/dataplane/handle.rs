@@ -268,7 +268,10 @@ impl DataPlane {
         numa_node: Option<u32>,
     ) -> Result<(), PortError> {
         check_config(&config)?;
-        check_socket(&socket)?;
+        match &socket {
+            Socket::Listening(socket) => check_socket(socket, true)?,
+            Socket::Connecting(socket) => check_socket(socket, false)?,
+        }
         self.orders.ask(|done| Order::Add { config: Box::new(config), socket, numa_node, done })?
     }
 
@@ -287,9 +290,7 @@ impl DataPlane {
     /// # Errors
     /// [`PortError`]; the socket is closed then.
     pub fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), PortError> {
-        let socket = Socket::Connecting(socket);
-        check_socket(&socket)?;
-        let Socket::Connecting(socket) = socket else { return Ok(()) };
+        check_socket(&socket, false)?;
         self.orders.ask(|done| Order::Reconnect { name: name.to_owned(), socket, done })?
     }
 
@@ -308,9 +309,7 @@ impl DataPlane {
     /// # Errors
     /// [`PortError`]; the socket is closed then.
     pub fn new_listener(&self, name: &str, socket: OwnedFd) -> Result<(), PortError> {
-        let socket = Socket::Listening(socket);
-        check_socket(&socket)?;
-        let Socket::Listening(socket) = socket else { return Ok(()) };
+        check_socket(&socket, true)?;
         self.orders.ask(|done| Order::NewListener { name: name.to_owned(), socket, done })?
     }
 

@@ -1,11 +1,11 @@
 //! Whether a port can be what it is to be.
 
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 
 use nix::sys::socket::sockopt::{AcceptConn, SockType as Type};
 use nix::sys::socket::{SockType, getsockopt};
 
-use super::handle::{PortError, Socket};
+use super::handle::PortError;
 use crate::port::PortConfig;
 
 /// Checks the values of a port's configuration.
@@ -28,17 +28,13 @@ pub(super) fn check_config(config: &PortConfig) -> Result<(), PortError> {
     Err(PortError::Config { name: config.name.clone(), wrong })
 }
 
-/// Checks that a socket is a stream socket, and listens if it is to.
+/// Checks that a socket is a stream socket, and listens if `listening`, and else does not.
 ///
 /// # Errors
 /// [`PortError::Socket`].
-pub(super) fn check_socket(socket: &Socket) -> Result<(), PortError> {
-    let (fd, listening) = match socket {
-        Socket::Listening(fd) => (fd, true),
-        Socket::Connecting(fd) => (fd, false),
-    };
-    let kind = getsockopt(&fd.as_fd(), Type).map_err(PortError::Socket)?;
-    let listens = getsockopt(&fd.as_fd(), AcceptConn).map_err(PortError::Socket)?;
+pub(super) fn check_socket(socket: &OwnedFd, listening: bool) -> Result<(), PortError> {
+    let kind = getsockopt(socket, Type).map_err(PortError::Socket)?;
+    let listens = getsockopt(socket, AcceptConn).map_err(PortError::Socket)?;
     if kind == SockType::Stream && listens == listening {
         Ok(())
     } else {

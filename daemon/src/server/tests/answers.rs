@@ -90,11 +90,7 @@ fn the_executable_s_own_calls_get_the_answers_that_http_gets() {
 fn the_engine_learns_whether_an_adds_answer_was_written_to_its_caller() {
     let rig = TestServer::open();
     assert_eq!(call(&rig, Command::Add, "a", &json!({})).status, 200);
-    let until = Instant::now() + Duration::from_secs(10);
-    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(*rig.fake.delivered.lock(), [true]);
+    assert_eq!(rig.delivered(1), [true]);
 }
 
 #[test]
@@ -107,36 +103,25 @@ fn an_answer_that_was_written_and_not_read_counts_as_not_arrived() {
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
     drop(stream);
-    let until = Instant::now() + Duration::from_secs(10);
-    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(*rig.fake.delivered.lock(), [false]);
+    assert_eq!(rig.delivered(1), [false]);
 }
 
 #[test]
 fn whether_the_executable_has_its_answer_is_learnt_by_its_word_only() {
     let rig = TestServer::open();
     let add = executables_call(Command::Add, "c", &json!({}));
-    let reported = |count: usize| {
-        let until = Instant::now() + Duration::from_secs(10);
-        while rig.fake.delivered.lock().len() < count && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        rig.fake.delivered.lock().clone()
-    };
     assert_eq!(ask(&rig.socket, &[&add]).status, 200);
-    assert_eq!(reported(1), [true]);
+    assert_eq!(rig.delivered(1), [true]);
     let mut stream = Caller::connect(&rig.socket).unwrap();
     stream.write_all(&add).unwrap();
     stream.read_exact(&mut [0; 9]).unwrap();
     drop(stream);
-    assert_eq!(reported(2), [true, false], "it hung up");
+    assert_eq!(rig.delivered(2), [true, false], "it hung up");
     // This one reads nothing and says nothing. Others are served meanwhile.
     let mut silent = Caller::connect(&rig.socket).unwrap();
     silent.write_all(&add).unwrap();
     assert_eq!(ask(&rig.socket, &[&executables_call(Command::Add, "d", &json!({}))]).status, 200);
-    assert_eq!(reported(4), [true, false, true, false], "it is given up");
+    assert_eq!(rig.delivered(4), [true, false, true, false], "it is given up");
 }
 
 #[test]

@@ -111,6 +111,15 @@ fn no_networks(dir: &Path) -> DefaultNetwork {
 }
 
 impl TestServer {
+    /// Whether each answer arrived, as the engine was told, once it was told of so many.
+    fn delivered(&self, count: usize) -> Vec<bool> {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.fake.delivered.lock().len() < count && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.fake.delivered.lock().clone()
+    }
+
     fn shut() -> TestServer {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
