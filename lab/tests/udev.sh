@@ -28,7 +28,8 @@ names() { for vf in "${VFS[@]}"; do nic "$vf"; done; }
 named_by_udev() {
     local name
     for name in $(names); do
-        [[ $name != eth* ]] && grep -q "^E:ID_NET_NAME=$name$" "/run/udev/data/n$(cat "/sys/class/net/$name/ifindex")" || { names; return 1; }
+        # udev's own rule, and not its record: that has no name of an interface that was bound anew while udev was at work on it.
+        "$NODE/udevadm" test-builtin net_id "/sys/class/net/$name" 2>/dev/null | grep -q "^ID_NET_NAME_PATH=$name$" || { names; return 1; }
     done
 }
 
