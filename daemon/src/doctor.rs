@@ -39,8 +39,10 @@ use crate::plugin_installation;
 use crate::run_dir::SOCKET;
 use crate::validate::settings;
 
-/// The paths that the daemon of this run directory says it uses; `own` for those that were typed or that it does not name.
-fn in_use(own: NodePaths, typed: TypedPaths, status: &Value) -> NodePaths {
+/// The paths that the daemon of this run directory says it uses; `own` for those that were typed or that it does not name, and where
+/// none answers.
+fn in_use<E>(own: NodePaths, typed: TypedPaths, status: &Result<Value, E>) -> NodePaths {
+    let Ok(status) = status else { return own };
     let text = |key: &str| status["daemon"][key].as_str().map(str::to_owned);
     let path = |key: &str, (own, typed): (PathBuf, bool)| match text(key) {
         Some(used) if !typed => PathBuf::from(used),
@@ -58,20 +60,15 @@ fn in_use(own: NodePaths, typed: TypedPaths, status: &Value) -> NodePaths {
 
 /// The paths that the daemon of this run directory uses; `own` for those that were typed, and where none answers.
 pub(crate) fn paths_in_use(own: NodePaths, typed: TypedPaths) -> NodePaths {
-    match get(&own.run_dir.join(SOCKET), "/v1/status") {
-        Ok(status) => in_use(own, typed, &status),
-        Err(_) => own,
-    }
+    let status = get(&own.run_dir.join(SOCKET), "/v1/status");
+    in_use(own, typed, &status)
 }
 
 /// Looks at everything, at the paths that were typed or that the daemon of this run directory reports; at `own` where none answers.
 pub fn examine(own: NodePaths, typed: TypedPaths) -> Vec<Finding> {
     let socket = own.run_dir.join(SOCKET);
     let status = get(&socket, "/v1/status");
-    let paths = match &status {
-        Ok(status) => in_use(own, typed, status),
-        Err(_) => own,
-    };
+    let paths = in_use(own, typed, &status);
     let directories =
         Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let mut findings = not_root();

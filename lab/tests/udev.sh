@@ -29,7 +29,7 @@ named_by_udev() {
     local name
     for name in $(names); do
         # udev's own rule, and not its record: that has no name of an interface that was bound anew while udev was at work on it.
-        "$NODE/udevadm" test-builtin net_id "/sys/class/net/$name" 2>/dev/null | grep -q "^ID_NET_NAME_PATH=$name$" || { names; return 1; }
+        "$NODE/udevadm" test-builtin net_id "/sys/class/net/$name" 2>/dev/null | grep -q "^ID_NET_NAME_PATH=$name$" || { ip link; return 1; }
     done
 }
 
@@ -42,7 +42,7 @@ made() {
     [[ $(names) == eth*eth* ]] || { names; return 1; }
     "$NODE/udevadm" control --start-exec-queue
     eventually 20 all_ready
-    eventually 10 named_by_udev || { cat "$LOG/fairleadd"; return 1; }
+    eventually 10 named_by_udev || { named_by_udev; cat "$LOG/fairleadd"; return 1; }
     names >"$NODE/names"
 }
 

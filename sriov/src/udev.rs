@@ -1,6 +1,7 @@
 //! What udev on the host is to do first with an interface that a driver has just made: it gives it the name by which the host's
 //! configuration knows it.
 
+use std::fs;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,6 +10,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// What udev's record of a device has while udev is at work on it (`device_is_renaming`, `device_is_processed` in systemd's source).
+const UNDER_WAY: [&str; 2] = ["E:ID_RENAMING=", "E:ID_PROCESSING="];
 
 /// The host's udev, if one runs there.
 #[derive(Debug, Clone)]
@@ -42,17 +46,20 @@ impl Udev {
         self.dir.join("control").exists()
     }
 
-    /// udev's database has a file for each device that it is done with, named by the index where that is an interface
-    /// (`sd_device_get_is_initialized(3)`).
+    /// udev's database has a file for each device that it has looked at, named by the index where that is an interface
+    /// (`sd_device_get_is_initialized(3)`). It is written before a renaming too, and before udev's work from systemd 258 on; a property
+    /// says so until that is over.
     fn is_done(&self, index: u32) -> bool {
-        self.dir.join("data").join(format!("n{index}")).exists()
+        let goes_on = |line: &str| UNDER_WAY.iter().any(|property| line.starts_with(property));
+        match fs::read_to_string(self.dir.join("data").join(format!("n{index}"))) {
+            Ok(record) => !record.lines().any(goes_on),
+            Err(_) => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -70,7 +77,11 @@ mod tests {
         fs::create_dir(dir.path().join("data")).unwrap();
         fs::write(dir.path().join("data/n70"), "").unwrap();
         assert!(waited(short) >= short, "another one's");
-        fs::write(dir.path().join("data/n7"), "").unwrap();
+        for under_way in ["I:77\nE:ID_RENAMING=1\nG:systemd\n", "E:ID_PROCESSING=1\n"] {
+            fs::write(dir.path().join("data/n7"), under_way).unwrap();
+            assert!(waited(short) >= short, "{under_way}");
+        }
+        fs::write(dir.path().join("data/n7"), "I:77\nE:ID_NET_NAME=enp1s0v0\n").unwrap();
         waited(long);
     }
 }
