@@ -9,6 +9,7 @@ use fairlead_host::topology::CpuList;
 use fairlead_vhost::confinement::User;
 use fairlead_vhost::dataplane::{MemoryLimits, Polling};
 use fairlead_vhost::error_chain::sentence;
+use fairlead_vhost::switch::Limits;
 use fairlead_vhost::vswitch_process::{Settings, end_with_any_thread, run};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -47,6 +48,10 @@ struct Run {
     /// What that may cost for all ports together. Less than the process' memory limit by at least 128 MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     guest_memory: u32,
+    /// How many frames to groups and unknown addresses a port may send in a second; a fifth of them at once.
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::STORM_FRAMES)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    storm_frames: u32,
     /// What is logged to standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
@@ -69,7 +74,14 @@ impl From<Run> for Settings {
         };
         let bytes = |mib: u32| u64::from(mib) << 20;
         let memory = MemoryLimits { port: bytes(run.port_memory), total: bytes(run.guest_memory) };
-        Settings { socket: run.socket, cpus: run.cpus, polling, memory, user: run.user }
+        Settings {
+            socket: run.socket,
+            cpus: run.cpus,
+            polling,
+            memory,
+            storm_frames: run.storm_frames,
+            user: run.user,
+        }
     }
 }
 

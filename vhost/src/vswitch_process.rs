@@ -21,6 +21,7 @@ use crate::dataplane::{
     poll_places,
 };
 use crate::log_limit::{Admitted, LogLimit};
+use crate::switch::Limits;
 
 /// Where the kernel tells of processors and NUMA nodes.
 const SYSFS: &str = "/sys";
@@ -36,6 +37,8 @@ pub struct Settings {
     pub polling: Polling,
     /// What the guests' memory may cost.
     pub memory: MemoryLimits,
+    /// How many frames to groups and unknown addresses a port may send in a second, at least one.
+    pub storm_frames: u32,
     /// Who the process is to be; absent: who it is.
     pub user: Option<User>,
 }
@@ -94,7 +97,13 @@ pub fn run(settings: &Settings) -> Result<(), ProcessError> {
     let published = Arc::clone(&events);
     let limit = Mutex::new(LogLimit::default());
     let data_plane = DataPlane::start(
-        Options { places: places.clone(), polling: settings.polling, memory, port_files: None },
+        Options {
+            places: places.clone(),
+            polling: settings.polling,
+            memory,
+            limits: Limits::of_storm_frames(settings.storm_frames),
+            port_files: None,
+        },
         move |event| {
             log(&event, &mut limit.lock());
             published.publish(event);

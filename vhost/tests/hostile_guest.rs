@@ -6,16 +6,17 @@
 mod guest;
 
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fairlead_vhost::dataplane::{Event, MemoryBound, MemoryLimits, Options, PortError, Socket};
 use guest::{
     BASE, BYTES, FEATURES, Guest, NEED_REPLY, Node, PLAIN, RX, SIZE, TX, TX_BUFFERS, config, exchange, frame,
-    wait_until,
+    leave_replies_unread, wait_until,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -258,6 +259,67 @@ fn a_guest_that_does_not_read_its_replies_is_disconnected() {
     exchange(&node, &mut one, &mut other, 2);
 }
 
+/// True once something has come: a reply, or the end.
+fn is_answered(mut socket: &UnixStream, within: Duration) -> bool {
+    socket.set_read_timeout(Some(within)).unwrap();
+    match socket.read(&mut [0; 20]) {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_port_that_connects_waits_while_eight_of_its_connections_have_replies_unread() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    node.plane.remove_port("0").unwrap();
+    let mut kept = Vec::new();
+    for number in 0..8 {
+        let (ours, guest) = UnixStream::pair().unwrap();
+        leave_replies_unread(&guest);
+        let socket = OwnedFd::from(ours);
+        if number == 0 {
+            node.plane.add_port(config(0), Socket::Connecting(socket), None).unwrap();
+        } else {
+            node.plane.reconnect("0", socket).unwrap();
+        }
+        wait_until("it has ended", || !node.port(0).has_connection, || node.state());
+        kept.push(guest);
+    }
+    let (ours, next) = UnixStream::pair().unwrap();
+    leave_replies_unread(&next);
+    node.plane.reconnect("0", OwnedFd::from(ours)).unwrap();
+    assert!(!is_answered(&next, Duration::from_millis(500)), "{}", node.state());
+    exchange(&node, &mut one, &mut other, 2);
+    // One that is read is as good as one that is closed.
+    kept[0].read_exact(&mut [0; 80]).unwrap();
+    assert!(is_answered(&next, Duration::from_secs(60)), "{}", node.state());
+}
+
+/// A tenant's pods may come and go while somebody keeps what they connected with.
+#[test]
+fn a_removed_port_counts_until_its_guests_replies_are_read() {
+    let node = Node::with_options(Options { port_files: Some(400), ..guest::threads::options() });
+    let add = || {
+        let _ = std::fs::remove_file(node.path(0));
+        let listener = UnixListener::bind(node.path(0)).unwrap();
+        node.plane.add_port(config(0), Socket::Listening(OwnedFd::from(listener)), None)
+    };
+    let mut kept = Vec::new();
+    while add().is_ok() {
+        let guest = UnixStream::connect(node.path(0)).unwrap();
+        leave_replies_unread(&guest);
+        let ends = || matches!(node.events.lock().unwrap().pop(), Some(Event::Disconnected { .. }));
+        wait_until("it has ended", ends, || node.state());
+        node.plane.remove_port("0").unwrap();
+        kept.push(guest);
+        assert!(kept.len() < 10, "ever more ports have a guest that keeps its socket");
+    }
+    assert_eq!((kept.len(), add()), (3, Err(PortError::TooManyFiles)));
+    drop(kept);
+    wait_until("they are closed", || add().is_ok(), || node.state());
+}
+
 #[test]
 fn a_message_that_wants_an_acknowledgement_gets_one_and_an_unknown_one_a_refusal() {
     let node = Node::with_ports(1);
@@ -382,7 +444,7 @@ fn a_port_that_cannot_be_is_refused_in_a_sentence() {
     other.name = "x".into();
     let kind = node.plane.add_port(other, Socket::Connecting(listener()), None).unwrap_err();
     assert!(matches!(kind, PortError::Socket(_)), "{kind}");
-    let nobody = node.plane.reconnect("y", OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0));
+    let nobody = node.plane.reconnect("y", OwnedFd::from(UnixStream::pair().unwrap().0));
     assert_eq!(nobody, Err(PortError::NoSuchPort("y".into())));
 }
 

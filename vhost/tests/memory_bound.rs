@@ -11,14 +11,14 @@ mod guest;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use fairlead_vhost::control::messages::{PortEvent, SocketSide};
 use fairlead_vhost::control::{Client, EventStream};
-use guest::{BASE, Guest, PLAIN, config, frame, wait_until};
+use guest::{BASE, Guest, PLAIN, config, frame, leave_replies_unread, wait_until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -170,6 +170,11 @@ fn empty_file() -> File {
 fn is_disconnected(guest: &Guest) -> bool {
     // SAFETY: the guest keeps its socket open for as long as it is borrowed.
     let socket = unsafe { BorrowedFd::borrow_raw(guest.socket_fd()) };
+    has_hung_up(socket)
+}
+
+/// The same of a connection that may not be a guest's.
+fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(socket, PollFlags::POLLIN)];
     poll(&mut polled, PollTimeout::ZERO).unwrap();
     polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
@@ -271,6 +276,35 @@ fn a_port_that_gets_a_new_socket_or_is_made_anew_does_not_start_afresh() {
     let mut again = switch.hostile(0, &empty_file());
     use_pages(&mut again, (EMPTY - 4 * MIB) / PAGE);
     assert!(!is_disconnected(&again), "4 MiB are within the limit");
+}
+
+/// What it leaves unread is in the switch's memory for as long as it keeps its sockets.
+#[test]
+fn a_guest_that_leaves_its_replies_unread_and_connects_again_is_taken_until_eight_are_kept() {
+    let mut switch = Switch::start("unread", ["16", "40"]);
+    let (mut one, mut other) = (switch.guest(3), switch.guest(4));
+    let path = switch.directory.path().join("0");
+    let connect = || {
+        let socket = UnixStream::connect(&path).unwrap();
+        leave_replies_unread(&socket);
+        socket
+    };
+    let ends = |socket: &UnixStream| {
+        wait_until("the switch ends it", || has_hung_up(socket.as_fd()), String::new);
+    };
+    // Those that close their sockets are not counted.
+    (0..20).map(|_| connect()).for_each(|socket| ends(&socket));
+    let mut kept: Vec<UnixStream> = (0..8).map(|_| connect()).inspect(ends).collect();
+    let ninth = connect();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!has_hung_up(ninth.as_fd()), "nobody is taken while eight are kept");
+    exchange(&mut one, &mut other, 1);
+    drop(kept.pop());
+    ends(&ninth);
+    drop((kept, ninth));
+    drop(switch.guest(0));
+    exchange(&mut one, &mut other, 2);
+    assert!(switch.is_alive());
 }
 
 #[test]

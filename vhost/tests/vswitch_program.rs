@@ -21,7 +21,7 @@ use fairlead_vhost::confinement::OPEN_FILES;
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::control::{Client, ClientError};
 use fairlead_vhost::dataplane::{PollPlace, poll_places};
-use fairlead_vhost::port::PortConfig;
+use fairlead_vhost::port::{DropReason, PortConfig};
 use guest::{BASE, BYTES, Guest, PLAIN, TX, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -377,6 +377,29 @@ fn what_can_not_be_is_said_with_the_remedy() {
         String::from_utf8(version.stdout).unwrap(),
         format!("fairlead-vswitch {}\n", env!("CARGO_PKG_VERSION"))
     );
+}
+
+#[test]
+fn a_port_floods_as_many_frames_as_the_program_is_told() {
+    let place = Place::new();
+    let text = failure(&place, &["--storm-frames", "0"]);
+    assert!(text.contains("0 is not in 1.."), "{text}");
+    let _vswitch = Vswitch::start(&place, &["--storm-frames", "1"]);
+    let mut client = place.client();
+    place.add_port(&mut client, "a").unwrap();
+    let mut guest = Guest::connect(0, &place.dir.path().join("a"));
+    guest.set_up();
+    let mut sent = [&[0xff; 6][..], &config("a").mac.0, &[8, 0]].concat();
+    sent.resize(60, 0);
+    for _ in 0..300 {
+        wait_until("there is room", || guest.has_room(), String::new);
+        guest.send(&sent);
+    }
+    let mut counters = || client.ports().unwrap().remove(0).counters;
+    wait_until("all are counted", || counters().from_guest_frames == 300, String::new);
+    // 256 pass at once, and one more in each second that this takes.
+    let dropped = counters().from_guest_drops.get(&DropReason::Storm).copied();
+    assert!((1..=44).contains(&dropped.unwrap_or(0)), "{dropped:?}");
 }
 
 /// Everything that a guest can have the process keep open: 16 rings, 32 regions, and a message that never comes whole.

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that a port needs at most: two sockets, a kick and a call for each of 16 rings, the file of each of 32 memory regions,
-/// 32 that have come with a message which is not yet whole, and 8 that wait to be closed.
+/// 32 that have come with a message which is not yet whole, and 8 that wait to be closed, or for their guests to read what was answered.
 pub(crate) const FILES_OF_A_PORT: usize = 2 + 2 * 16 + 32 + 32 + 8;
 /// The same of 1,024 ports. One that is removed counts until all that its guests sent is closed.
 pub(crate) const FILES_OF_ALL_PORTS: usize = 1_024 * FILES_OF_A_PORT;

@@ -123,6 +123,8 @@ const ALLOWED_WITH: &[(c_long, &[Argument])] = &[
     (libc::SYS_fcntl, &[(1, ALL, libc::F_DUPFD_CLOEXEC.cast_unsigned())]),
     (libc::SYS_fcntl, &[(1, ALL, libc::F_GET_SEALS.cast_unsigned())]),
     (libc::SYS_ioctl, &[(1, ALL, FIONBIO)]),
+    // whether a guest has read all replies
+    (libc::SYS_ioctl, &[(1, ALL, SIOCOUTQ)]),
     // missing pages of guests, by the userfaultfd that was made before
     (libc::SYS_ioctl, &[(1, ALL, UFFDIO_REGISTER)]),
     (libc::SYS_ioctl, &[(1, ALL, UFFDIO_ZEROPAGE)]),
@@ -134,6 +136,9 @@ const AT_EMPTY_PATH: u32 = libc::AT_EMPTY_PATH.cast_unsigned();
 /// Makes a socket blocking or not; std asks for it by ioctl(2).
 #[allow(clippy::cast_possible_truncation)] // requests have 32 bits; musl and glibc differ in the type
 const FIONBIO: u32 = libc::FIONBIO as u32;
+/// How much of what was sent over a socket is unread; the number is that of TIOCOUTQ.
+#[allow(clippy::cast_possible_truncation)] // as above
+const SIOCOUTQ: u32 = libc::TIOCOUTQ as u32;
 
 /// Calls that end the process.
 const DEADLY: &[c_long] = &[

@@ -1,6 +1,7 @@
 //! The filters at work, in threads and programs of their own: no filter can be taken off again.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::process::Command;
 use seccompiler::apply_filter;
 
 use super::*;
+use crate::protocol::{Channel, Reply};
 
 /// Runs something in a thread that may only make listed calls.
 fn in_confined_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
@@ -46,6 +48,17 @@ fn threads_memory_and_given_sockets_are_of_use() {
     assert_eq!(echoed.0, 64 << 20);
     let mut byte = [0];
     assert_eq!(rustix::io::read(&one, &mut byte), Ok(1));
+}
+
+#[test]
+fn a_guests_socket_tells_that_a_reply_is_unread() {
+    let (ours, _guest) = UnixStream::pair().unwrap();
+    let is_unread = in_confined_thread(move || {
+        let channel = Channel::new(OwnedFd::from(ours).into()).unwrap();
+        channel.send(1, Reply::Number(0)).unwrap();
+        channel.has_unread_replies()
+    });
+    assert!(is_unread);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::counters::PortCounts;
 use super::handle::PortError;
 use super::poll_link::PollThreads;
 use super::remote_rings::RemoteRings;
+use super::unread_replies::UnreadReplies;
 use crate::capture::CaptureKey;
 use crate::memory::{FileCloser, GuestFile, PortAccount};
 use crate::port::{PortConfig, PortCounters, PortView};
@@ -23,6 +24,7 @@ const HOLD_OFF: Duration = Duration::from_secs(1);
 const MESSAGES: usize = 32;
 
 /// How many files of a guest may wait to be closed while it is heard: else it could have ever more of them open, by sharing memory anew.
+/// The sockets of ended connections whose replies are unread are among them, and no guest is taken while they are so many.
 const CLOSING: usize = 8;
 
 /// A connection and what was said on it.
@@ -68,7 +70,9 @@ pub(super) struct GuestPort {
     next: Option<(ConnectionKey, GuestFile)>,
     /// Closes what came from its guests, their sockets and the listener. Nobody is taken before it has closed all.
     closer: FileCloser,
-    /// Since when it keeps the port from a guest, and whether that was told.
+    /// Connections that have ended, and whose guests have left replies unread.
+    pub(super) unread: UnreadReplies,
+    /// Since when what its last guests left keeps the port from another, and whether that was told.
     kept: Option<(Instant, bool)>,
     /// The capture of its frames.
     pub(super) capture: Option<CaptureKey>,
@@ -109,6 +113,7 @@ impl GuestPort {
     ) -> GuestPort {
         let (is_awaited, connection, next, kept) = (false, None, None, None);
         let (capture, held_until) = (None, None);
+        let unread = UnreadReplies::new(closer.clone());
         GuestPort {
             key,
             config,
@@ -119,6 +124,7 @@ impl GuestPort {
             connection,
             next,
             closer,
+            unread,
             kept,
             capture,
             account,
@@ -131,9 +137,14 @@ impl GuestPort {
         self.listener.is_some()
     }
 
-    /// True if a time has to be waited for, or its closer.
+    /// True if a time has to be waited for, or its closer, or a guest that may still read or close.
     pub(super) fn is_held(&self) -> bool {
-        self.held_until.is_some() || self.closer.is_at_work()
+        self.held_until.is_some() || self.unread.to_close() > 0
+    }
+
+    /// True if no guest is taken for what the last ones have left.
+    fn waits_for_last_guests(&self) -> bool {
+        self.closer.is_at_work() || self.unread.count() >= CLOSING
     }
 
     /// True if there is a connection, whatever was said on it, or one that is about to be made.
@@ -141,9 +152,9 @@ impl GuestPort {
         self.connection.is_some() || self.next.is_some()
     }
 
-    /// True once, if what came from the last guest takes so long to be closed that it has to be told: nobody is taken meanwhile.
+    /// True once, if what the last guests have left is there for so long that it has to be told: nobody is taken meanwhile.
     pub(super) fn is_kept_from_guests(&mut self, now: Instant) -> bool {
-        if self.connection.is_some() || !self.closer.is_at_work() {
+        if self.connection.is_some() || !self.waits_for_last_guests() {
             self.kept = None;
             return false;
         }
@@ -156,9 +167,11 @@ impl GuestPort {
         self.connection.as_ref().map(|connection| connection.key)
     }
 
-    /// Goes on where it had to wait for its closer. Then waits for a guest, if this port listens, has none and is not held off.
+    /// Goes on where it had to wait for what its guests have left. Then waits for a guest, if this port listens, has none and is not held
+    /// off.
     pub(super) fn listen(&mut self, epoll: &Epoll, now: Instant) -> Result<(), nix::Error> {
-        if self.closer.is_at_work() {
+        self.unread.look();
+        if self.waits_for_last_guests() {
             return Ok(());
         }
         if let Some(connection) = &mut self.connection {
@@ -190,7 +203,7 @@ impl GuestPort {
     pub(super) fn can_listen_anew(&self) -> Result<(), PortError> {
         match self.listens() {
             false => Err(PortError::Connects(self.config.name.clone())),
-            true if self.closer.open() > CLOSING => Err(PortError::Closes(self.config.name.clone())),
+            true if self.unread.to_close() > CLOSING => Err(PortError::Closes(self.config.name.clone())),
             true => Ok(()),
         }
     }
@@ -212,7 +225,7 @@ impl GuestPort {
         let Some(listener) = self.listener.as_ref().filter(|_| self.connection.is_none()) else {
             return Ok(());
         };
-        if self.closer.is_at_work() {
+        if self.waits_for_last_guests() {
             // A poll thread that was late has dropped rings of the last guest. The port listens again when their files are closed.
             epoll.delete(listener)?;
             self.is_awaited = false;
@@ -238,7 +251,7 @@ impl GuestPort {
         self.connect(epoll, key, socket)
     }
 
-    /// Speaks with the guest behind `socket`, as soon as what came from the last one is closed.
+    /// Speaks with the guest behind `socket`, as soon as the last ones have left nothing that has to be waited for.
     pub(super) fn connect_next(
         &mut self,
         epoll: &Epoll,
@@ -246,7 +259,7 @@ impl GuestPort {
         socket: OwnedFd,
     ) -> Result<(), nix::Error> {
         let socket = GuestFile::new(socket, &self.closer);
-        if self.closer.is_at_work() {
+        if self.waits_for_last_guests() {
             self.next = Some((key, socket));
             return Ok(());
         }
@@ -273,7 +286,7 @@ impl GuestPort {
         let Some(connection) = &mut self.connection else { return Heard::Nothing };
         let mut rings = RemoteRings { threads, thread, port, connection: connection.key };
         for _ in 0..MESSAGES {
-            if self.closer.open() > CLOSING {
+            if self.unread.to_close() > CLOSING {
                 connection.pause(epoll);
                 break;
             }
@@ -300,8 +313,8 @@ impl GuestPort {
         Heard::Nothing
     }
 
-    /// Ends the connection, if there is one or is to be one: stops its rings, unmaps its memory, and has closed what came from the guest.
-    /// After a breach of the rules the port is held off.
+    /// Ends the connection, if there is one or is to be one: stops its rings, unmaps its memory, and has closed what came from the guest;
+    /// its socket only when it has read all replies. After a breach of the rules the port is held off.
     pub(super) fn disconnect(&mut self, epoll: &Epoll, threads: &PollThreads, breach: Option<Instant>) {
         let (port, thread) = (self.key, self.thread);
         self.next = None;
@@ -311,7 +324,7 @@ impl GuestPort {
             tracing::error!(port = self.config.name, error = %refusal, "the rings of a port may still run");
         }
         let _ = epoll.delete(connection.channel.as_fd());
-        connection.channel.close();
+        self.unread.end(connection.channel);
         self.held_until = breach.map(|now| now + HOLD_OFF);
     }
 

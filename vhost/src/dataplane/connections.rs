@@ -18,6 +18,7 @@ use super::counters::PortCounts;
 use super::handle::{Event, PortError, Socket, UplinkError};
 use super::mailbox::{Inbox, NoAnswer};
 use super::poll_link::{LOOK, PollThreads};
+use super::unread_replies::UnreadReplies;
 use super::uplinks::Uplinks;
 use crate::capture::{CaptureKey, Tap};
 use crate::confinement::FILES_OF_A_PORT;
@@ -86,6 +87,8 @@ pub(super) struct Connections {
     ports: BTreeMap<String, GuestPort>,
     /// The closer of each port, also of one that was removed, until it has closed all.
     closers: Vec<FileCloser>,
+    /// Replies that guests of removed ports have not read. Each has its port's closer until they have.
+    unread_of_removed: Vec<UnreadReplies>,
     uplinks: Uplinks,
     /// What the guests' memory may cost; absent: that is not bounded.
     memory: Option<Arc<MemoryBound>>,
@@ -119,6 +122,7 @@ impl Connections {
             events,
             ports: BTreeMap::new(),
             closers: Vec::new(),
+            unread_of_removed: Vec::new(),
             uplinks: Uplinks::default(),
             memory,
             port_files,
@@ -164,6 +168,10 @@ impl Connections {
 
     /// Sees to it that all closers get on, and forgets those of removed ports that are done.
     fn look_after_closers(&mut self) {
+        self.unread_of_removed.retain_mut(|unread| {
+            unread.look();
+            unread.count() > 0
+        });
         let now = Instant::now();
         self.closers.retain_mut(|closer| {
             closer.look(now);
@@ -241,8 +249,8 @@ impl Connections {
                 tracing::warn!(
                     port = port.config.name,
                     left_out,
-                    "a port takes no guest until what its last one sent is closed, which takes long: a socket with SO_LINGER, a file that \
-                     the pod serves, or much memory"
+                    "a port takes no guest until what its last ones left is gone, which takes long: a socket with SO_LINGER, a file that \
+                     the pod serves, much memory, or replies that nobody has read, in sockets that the pod still has open"
                 );
             }
         }
@@ -364,6 +372,7 @@ impl Connections {
         let port = guest.key;
         guest.disconnect(&self.epoll, &self.threads, None);
         guest.stop_listening(&self.epoll);
+        self.unread_of_removed.push(guest.unread);
         Ok(self.remove_everywhere(port)?)
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Delivery<'d> {
     /// Rings whose guests are to be told of what was put into them: port and ring.
     pub(super) unpublished: &'d mut Vec<(usize, usize)>,
     pub(super) links: &'d mut ThreadLinks,
-    /// Is raised by the descriptors of frames that took more than one buffer.
+    /// Is raised by the descriptors of frames that took more than one buffer, and by the copies of flooded ones.
     pub(super) descriptors: &'d mut usize,
     pub(super) from: Origin,
 }

@@ -1,9 +1,10 @@
 //! Frames from one guest's ring to others'.
 //!
 //! Invariants: in one round every ring has one burst at most, so no guest waits for another's flood, and so has every link to another
-//! thread. A burst ends early when its frames, or receivers' buffers for them, have many pieces. A sender's buffers are given back only
-//! after its frames were copied. A broken ring stops its own port. A frame that came over a link never goes over one. Frames that leave
-//! work to be done are delivered in [`super::offloaded_frames`].
+//! thread. A burst ends early when its frames, or receivers' buffers for them, have many pieces, or when its frames are flooded to many
+//! ports: what is left comes in the next round. A sender's buffers are given back only after its frames were copied. A broken ring stops
+//! its own port. A frame that came over a link never goes over one. Frames that leave work to be done are delivered in
+//! [`super::offloaded_frames`].
 
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ pub(super) struct Forwarding {
     /// Where the work is done that a sender has left.
     workspace: Workspace,
     links: ThreadLinks,
-    /// Descriptors of receivers whose buffers are too small for a frame, since a burst asked for it.
+    /// Descriptors of receivers whose buffers are too small for a frame, and copies of flooded frames, since a burst asked for it.
     descriptors: usize,
 }
 
@@ -349,15 +350,22 @@ impl Forwarding {
             self;
         // A thread gets the frame once, for all of its ports, and counts for itself what they may not get.
         let (mut threads, sender) = (FloodedThreads::default(), port_at(ports, from.port));
+        // What it costs to give the frame to one of them. It counts also for one that gets nothing, which is looked at all the same.
+        let copies = offload.map_or(1, |offload| usize::from(offload.size(frame.length()).segments));
         let mut delivery = Delivery { ports, unpublished, links, descriptors, from };
         for (to, change) in switch.flood_to(from.port, flooded) {
             let to = slot(to);
             if let (Some(thread), Some(sender)) = (delivery.thread_of(to), sender) {
-                if !threads.has_got(thread, || delivery.links.put(thread, sender, None, from.pair, frame)) {
+                let put = || {
+                    *delivery.descriptors += copies;
+                    delivery.links.put(thread, sender, None, from.pair, frame)
+                };
+                if !threads.has_got(thread, put) {
                     withhold(delivery.ports, to, DropReason::LinkFull);
                 }
                 continue;
             }
+            *delivery.descriptors += copies;
             let delivered = match (change, offload) {
                 (Ok(change), None) => delivery.put(to, frame, change),
                 (Ok(change), Some(offload)) => delivery.put_offloaded(workspace, to, frame, change, offload),

@@ -22,7 +22,7 @@ use crate::confinement::FILES_OF_ALL_PORTS;
 use crate::memory::MemoryBound;
 use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::ring::Caller;
-use crate::switch::TooManyPorts;
+use crate::switch::{Limits, TooManyPorts};
 use crate::uplink::QueueError;
 
 /// How the poll threads wait for frames, each by itself.
@@ -44,6 +44,8 @@ pub struct Options {
     pub polling: Polling,
     /// What the guests' memory may cost; absent: that is not bounded.
     pub memory: Option<Arc<MemoryBound>>,
+    /// What the switch of each thread holds, and what a port may flood.
+    pub limits: Limits,
     /// How many files the ports may have open; absent: as many as [`OPEN_FILES`](crate::confinement::OPEN_FILES) has for ports.
     pub port_files: Option<usize>,
 }
@@ -212,7 +214,7 @@ impl DataPlane {
         let (orders, order_inbox) = mailbox().map_err(StartError::Kernel)?;
         let (faults, fault_inbox) = mailbox().map_err(StartError::Kernel)?;
         let mut plane = DataPlane { orders, connection_thread: None, poll_threads: Vec::new() };
-        let threads = plane.start_poll_threads(options.places, options.polling, &faults)?;
+        let threads = plane.start_poll_threads(options.places, options.polling, options.limits, &faults)?;
         let bounds = (options.memory, options.port_files.unwrap_or(FILES_OF_ALL_PORTS));
         let connections = Connections::new(order_inbox, fault_inbox, threads, bounds, Box::new(events));
         let connections = connections.map_err(StartError::Kernel)?;
@@ -227,6 +229,7 @@ impl DataPlane {
         &mut self,
         mut places: Vec<PollPlace>,
         polling: Polling,
+        limits: Limits,
         faults: &Mailbox<Fault>,
     ) -> Result<PollThreads, StartError> {
         if places.is_empty() {
@@ -246,7 +249,7 @@ impl DataPlane {
         {
             let (caller, faults) = (Arc::new(Caller::default()), faults.clone());
             threads.push(PollLink::new(commands.clone(), Arc::clone(&caller), place.numa_node));
-            let parts = PollThreadParts { inbox, faults, caller, links, waker };
+            let parts = PollThreadParts { inbox, faults, caller, links, waker, limits };
             let name = match self.poll_threads.len() {
                 0 => "vswitch-poll".to_owned(),
                 number => format!("vswitch-poll-{number}"),

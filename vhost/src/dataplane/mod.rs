@@ -1,7 +1,7 @@
 //! The data plane: the guests' rings, and the threads that serve them.
 //!
 //! - what its owner asks for: [`DataPlane`]; where its poll threads run: [`PollPlace`]
-//! - the thread that speaks vhost-user with the guests, `vswitch-conn`: [`connections`]
+//! - the thread that speaks vhost-user with the guests, `vswitch-conn`: [`connections`], [`unread_replies`]
 //! - the threads that forward frames, `vswitch-poll`: [`poll_thread`], [`forwarding`], [`delivery`], [`offloaded_frames`], [`polled_port`], [`sleep`]
 //! - frames from one of those to another: [`thread_links`], [`thread_link`]
 //! - the way to the wire, as the connection thread keeps it: [`uplinks`]
@@ -36,6 +36,7 @@ mod remote_rings;
 mod sleep;
 mod thread_link;
 mod thread_links;
+mod unread_replies;
 mod uplinks;
 mod waker;
 

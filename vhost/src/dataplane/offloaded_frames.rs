@@ -3,7 +3,7 @@
 //! A receiver that agreed on it gets the frame as it is, with a header that tells it so. For any other the work is done here, on a copy.
 //!
 //! Invariants: the switch decides as of any other frame, by the same head, and limits count what would be on a wire. What is done to
-//! a frame, and to a flooded one for each receiver, is bounded by its segments.
+//! a frame is bounded by its segments; for all receivers of a flooded one together, by the segments that the switch floods at most.
 
 use super::command::slot;
 use super::delivery::{Delivery, Origin, note_delivered};

@@ -36,6 +36,7 @@ pub(super) struct PollThreadParts {
     pub(super) caller: Arc<Caller>,
     pub(super) links: ThreadLinks,
     pub(super) waker: Arc<Waker>,
+    pub(super) limits: Limits,
 }
 
 impl PollThread {
@@ -44,11 +45,11 @@ impl PollThread {
     /// # Errors
     /// No epoll is to be had.
     pub(super) fn new(polling: Polling, parts: PollThreadParts) -> Result<PollThread, nix::Error> {
-        let PollThreadParts { inbox, faults, caller, links, waker } = parts;
+        let PollThreadParts { inbox, faults, caller, links, waker, limits } = parts;
         let sleep = Sleep::new(polling, inbox.bell(), waker)?;
         let forwarding = match links.is_empty() {
-            true => Forwarding::new(Limits::default(), caller),
-            false => Forwarding::linked(Limits::default(), caller, links),
+            true => Forwarding::new(limits, caller),
+            false => Forwarding::linked(limits, caller, links),
         };
         Ok(PollThread { forwarding, sleep, inbox, faults, started: Instant::now() })
     }

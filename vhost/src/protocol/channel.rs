@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, sendmsg};
+use nix::sys::socket::{MsgFlags, sendmsg, setsockopt, sockopt};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, recvmsg, shutdown,
 };
@@ -21,6 +21,11 @@ use crate::memory::{GuestFile, MAX_REGIONS};
 /// The most file descriptors that come with a message (`SCM_MAX_FD`). With room for all of them none is left for the kernel to close,
 /// which might wait for the guest.
 const MAX_FDS: usize = 253;
+
+mod ioctls {
+    // SIOCOUTQ, whose number is that of TIOCOUTQ.
+    nix::ioctl_read_bad!(unread_by_the_peer, libc::TIOCOUTQ, libc::c_int);
+}
 
 /// A message as it came.
 #[derive(Debug)]
@@ -41,14 +46,17 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Speaks over `socket`, a connected stream socket. What comes over it is closed where it is.
+    /// Speaks over `socket`, a connected stream socket. What comes over it is closed where it is. A few replies have room in it, of which a
+    /// frontend waits for each.
     ///
     /// # Errors
-    /// The socket cannot be made non-blocking.
+    /// The socket cannot be made non-blocking, or its send buffer small.
     pub(crate) fn new(socket: GuestFile) -> Result<Channel, nix::Error> {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
         let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
         fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        // What the guest does not read is this process' memory. The kernel makes the least of it that it knows: some 5 KiB.
+        setsockopt(&socket, sockopt::SndBuf, &0)?;
         Ok(Channel { socket, bytes: Vec::new(), fds: Vec::new() })
     }
 
@@ -103,9 +111,25 @@ impl Channel {
     }
 
     /// Ends the connection. The guest sees it at once, whenever the socket is closed.
-    pub(crate) fn close(self) {
+    pub(crate) fn end(&self) {
         // A peer that is gone already needs no end.
         let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// True if replies lie in the guest's socket, which is open: their memory is this process', also when this socket is closed.
+    pub(crate) fn has_unread_replies(&self) -> bool {
+        let mut bytes = 0;
+        // SAFETY: the socket is open for as long as it is borrowed, and `bytes` is the int that the request writes.
+        let answer = unsafe { ioctls::unread_by_the_peer(self.socket.as_fd().as_raw_fd(), &raw mut bytes) };
+        answer.is_ok() && bytes > 0
+    }
+
+    /// Drops what has come and nobody will hear, up to the next file descriptors among it.
+    pub(crate) fn discard_received(&mut self) {
+        // At the end of the stream, or with files that are not admitted, there is as little to be done.
+        let _ = self.receive_bytes(MAX_PAYLOAD);
+        self.bytes.clear();
+        self.fds.clear();
     }
 
     /// Sends a reply.
@@ -126,5 +150,50 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// The number of GET_FEATURES.
+    const MESSAGE: u32 = 1;
+
+    fn connection() -> (Channel, UnixStream) {
+        let (ours, guest) = UnixStream::pair().unwrap();
+        (Channel::new(OwnedFd::from(ours).into()).unwrap(), guest)
+    }
+
+    #[test]
+    fn a_few_replies_have_room_and_no_more() {
+        let (channel, _guest) = connection();
+        let sent = (0..1_000).take_while(|_| channel.send(MESSAGE, Reply::Number(0)).is_ok()).count();
+        assert!((4..=16).contains(&sent), "{sent}");
+        let refused = channel.send(MESSAGE, Reply::Number(0));
+        assert!(matches!(refused, Err(Refusal::RepliesUnread)), "{refused:?}");
+    }
+
+    #[test]
+    fn replies_are_unread_until_the_guest_reads_them_or_closes_its_socket() {
+        let (channel, mut guest) = connection();
+        assert!(!channel.has_unread_replies());
+        channel.send(MESSAGE, Reply::Number(0)).unwrap();
+        channel.send(MESSAGE, Reply::Number(0)).unwrap();
+        channel.end();
+        guest.read_exact(&mut [0; 20]).unwrap();
+        assert!(channel.has_unread_replies(), "one is left");
+        guest.read_exact(&mut [0; 20]).unwrap();
+        assert!(!channel.has_unread_replies());
+
+        let (channel, guest) = connection();
+        channel.send(MESSAGE, Reply::Number(0)).unwrap();
+        assert!(channel.has_unread_replies());
+        drop(guest);
+        assert!(!channel.has_unread_replies());
     }
 }

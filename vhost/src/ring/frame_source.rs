@@ -9,7 +9,7 @@ use crate::memory::{CACHE_LINE, GuestMemory, GuestSlice};
 use crate::offload::{NET_HEADER, NetHeader};
 
 /// The descriptors with which a burst ends, of frames that have several, at their sender or at a receiver: two of each frame of a burst. Each
-/// costs as much as a short frame in one piece.
+/// costs as much as a short frame in one piece. So does a copy of a flooded frame, which counts as one.
 pub(crate) const BURST_DESCRIPTORS: usize = 2 * BURST as usize;
 
 /// Has the processor fetch the first bytes of a frame, which the switch looks at, and the header before it if that is read.
@@ -75,7 +75,8 @@ pub(crate) struct FrameSource<'m> {
     /// The index of the first in the available ring.
     first: u16,
     count: usize,
-    /// The descriptors of its frames that have several, of those that were looked at, and of receivers' buffers for them.
+    /// The descriptors of its frames that have several, of those that were looked at, and of receivers' buffers for them; and the copies of
+    /// flooded ones.
     descriptors: usize,
     pieces: Pieces<'m>,
     /// Where the head of the frame is that is looked at.
@@ -119,8 +120,8 @@ impl<'m> FrameSource<'m> {
         self.count = n + 1;
     }
 
-    /// Frame `n` has cost so many descriptors more. A burst of frames in as many pieces as there may be would be hundreds of times as long as
-    /// a usual one, and it is the other rings that wait: enough of them end it.
+    /// Frame `n` has cost so many descriptors, or copies, more. A burst of frames in as many pieces as there may be, or to as many ports,
+    /// would be hundreds of times as long as a usual one, and it is the other rings that wait: enough of them end it.
     #[inline]
     pub(crate) fn count_descriptors(&mut self, n: usize, more: usize) {
         self.descriptors += more;

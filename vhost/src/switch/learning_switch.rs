@@ -8,7 +8,7 @@ use super::decision::{
     Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
 };
 use super::frame_head::{Address, ETHERNET_BYTES, FlowStart, FrameHead, Tags, is_group, mac};
-use super::port_rules::{Limits, PortRules, TooManyPorts};
+use super::port_rules::{Limits, MOST_SEGMENT_COPIES, PortRules, TooManyPorts};
 use super::port_state::PortState;
 use super::source_check;
 use super::vlan_membership::Vlan;
@@ -16,8 +16,6 @@ use crate::port::DropReason;
 
 /// To how many ports a flooded frame goes for each token of the storm limit.
 const COPIES_PER_TOKEN: usize = 64;
-/// The most segments of a frame that is flooded, of which each port may need a copy: a frame of 64 KiB on a link of 1,500 bytes has 46.
-const MOST_FLOODED: u16 = 64;
 
 /// The ports of all networks that one thread serves, and where each address is.
 pub struct Switch {
@@ -382,8 +380,11 @@ impl Switch {
     fn flood(&self, from: PortIndex, frame: FloodedFrame) -> Result<Decision, DropReason> {
         let port = self.state(from).ok_or(DropReason::Isolated)?;
         let members = self.networks[port.network].as_ref().map_or(0, |network| network.members.len());
-        let tokens = (members.div_ceil(COPIES_PER_TOKEN) * usize::from(frame.segments)) as u64;
-        let in_rate = frame.segments <= MOST_FLOODED && port.storm.take(tokens, frame.now);
+        let segments = usize::from(frame.segments);
+        let tokens = (members.div_ceil(COPIES_PER_TOKEN) * segments) as u64;
+        // TCP sends the first segment of one that is lost again, alone, and that passes; the answer has the address known.
+        let may_pass = segments == 1 || members.saturating_sub(1) * segments <= MOST_SEGMENT_COPIES;
+        let in_rate = may_pass && port.storm.take(tokens, frame.now);
         if in_rate { Ok(Decision::Flood(frame)) } else { Err(DropReason::Storm) }
     }
 

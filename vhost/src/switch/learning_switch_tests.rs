@@ -219,6 +219,21 @@ fn a_storm_is_cut_off_and_known_addresses_are_reached_in_it() {
 }
 
 #[test]
+fn a_port_floods_as_many_frames_as_the_limits_say_and_a_fifth_of_a_seconds_at_once() {
+    for (frames, at_once) in [(1, 256), (10_000, 2_000), (50_000, 10_000)] {
+        let mut switch = Switch::new(Limits::of_storm_frames(frames));
+        let one = add(&mut switch, &rules(1));
+        let mut flooded = |ms| {
+            let sent = (0..12_000).map(|_| send(&mut switch, one, BROADCAST, address(1), ms));
+            sent.filter(|decision| matches!(decision, Decision::Flood(_))).count()
+        };
+        assert_eq!(flooded(0), at_once, "{frames} in a second");
+        let in_100_ms = usize::try_from(frames / 10).unwrap();
+        assert_eq!(flooded(100), in_100_ms, "{frames} in a second");
+    }
+}
+
+#[test]
 fn in_a_large_network_a_flooded_frame_counts_by_its_copies() {
     let mut switch = switch();
     let ports: Vec<_> = (0..200).map(|last| add(&mut switch, &rules(last))).collect();
@@ -360,9 +375,25 @@ fn an_mtu_is_of_segments_and_the_storm_limit_counts_them() {
     assert_eq!(to_narrow, Decision::Withheld(narrow, DropReason::Length));
 
     let to_all = frame(BROADCAST, address(1), &[]);
-    assert_eq!(segmented(&mut switch, one, &to_all, 65, 0), Decision::Drop(DropReason::Storm));
     let passed = |_: &u32| matches!(segmented(&mut switch, one, &to_all, 40, 0), Decision::Flood(_));
     assert_eq!((0..100).filter(passed).count(), 50, "2,000 at once");
+}
+
+#[test]
+fn a_frame_in_segments_is_flooded_while_all_copies_of_them_are_few() {
+    let mut switch = switch();
+    let (one, to_all) = (add(&mut switch, &rules(1)), frame(BROADCAST, address(1), &[]));
+    let mut count = 1;
+    for (ports, most) in [(2, 256), (5, 64), (60, 4), (255, 1)] {
+        for last in count..ports {
+            add(&mut switch, &rules(last + 1));
+        }
+        count = ports;
+        let passes = segmented(&mut switch, one, &to_all, most, 0);
+        assert!(matches!(passes, Decision::Flood(_)), "{most} segments among {ports} ports");
+        let is_too_long = segmented(&mut switch, one, &to_all, most + 1, 0);
+        assert_eq!(is_too_long, Decision::Drop(DropReason::Storm), "one more among {ports} ports");
+    }
 }
 
 #[test]

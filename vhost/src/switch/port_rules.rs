@@ -78,6 +78,10 @@ impl From<&UplinkConfig> for PortRules {
 #[error("the switch has {0} ports and takes no more; remove ports that nobody uses")]
 pub struct TooManyPorts(pub u16);
 
+/// The most segments that one flooded frame may have at all its receivers together: each is made and copied anew for each of them. A long
+/// frame of 46 segments, as on a link of 1,500 bytes, goes to five other ports.
+pub(super) const MOST_SEGMENT_COPIES: usize = 256;
+
 /// The bounds of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -94,7 +98,7 @@ pub struct Limits {
     /// Seconds without a frame after which an address is forgotten, up to [`Limits::SWEEP_MS`] later.
     pub ageing_s: u32,
     /// Frames to groups or unknown addresses that a port may send in a second. One that goes to more than 64 ports counts once for
-    /// each 64.
+    /// each 64, and one that is to be cut once for each segment.
     pub storm_frames: u64,
     /// How many of those it may send at once.
     pub storm_burst: u64,
@@ -103,10 +107,13 @@ pub struct Limits {
 impl Limits {
     /// The time in milliseconds in which every network's table is searched for addresses that are too old.
     pub const SWEEP_MS: u64 = 10_000;
-}
+    /// [`Limits::storm_frames`] by default.
+    pub const STORM_FRAMES: u32 = 10_000;
 
-impl Default for Limits {
-    fn default() -> Limits {
+    /// The default bounds with so many [`Limits::storm_frames`]. A fifth of them may come at once, but always as many as one frame may
+    /// count for.
+    pub fn of_storm_frames(frames: u32) -> Limits {
+        let storm_frames = u64::from(frames);
         Limits {
             ports: 1_024,
             addresses_per_port: 1_024,
@@ -114,8 +121,14 @@ impl Default for Limits {
             addresses: 16_384,
             addresses_per_network: 64,
             ageing_s: 300,
-            storm_frames: 10_000,
-            storm_burst: 2_000,
+            storm_frames,
+            storm_burst: (storm_frames / 5).max(MOST_SEGMENT_COPIES as u64),
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::of_storm_frames(Limits::STORM_FRAMES)
     }
 }

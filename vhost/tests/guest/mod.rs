@@ -6,7 +6,8 @@ pub(crate) mod packets;
 pub(crate) mod threads;
 
 use std::fs::File;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -172,6 +173,12 @@ pub(crate) fn frame(from: usize, to: usize, number: u8) -> Vec<u8> {
     let mut frame = [mac(to).as_slice(), &mac(from), &[0x08, 0x00, number]].concat();
     frame.resize(60, number);
     frame
+}
+
+/// Asks for the features four times and sends nothing more. The answers stay unread for as long as `socket` is neither read nor dropped.
+pub(crate) fn leave_replies_unread(mut socket: &UnixStream) {
+    socket.write_all(&[1, PLAIN, 0].map(u32::to_ne_bytes).concat().repeat(4)).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
 }
 
 /// Sends a frame each way between two guests, and waits for both.
