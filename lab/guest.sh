@@ -6,6 +6,9 @@
 # Under emulation, on a busy machine, the daemon alone can take ten seconds to start.
 PATIENCE=8
 
+# What is written here is in the guest's memory, in which a copy of all plugins for each script is much.
+LINKED_PLUGINS=1
+
 # For a script that has nothing to say about other plugins.
 about_the_daemon() {
     ours || { echo "${0##*/}: 0 passed, 0 failed (it is about the daemon)"; exit; }
@@ -25,10 +28,12 @@ vfs_up() {
 guest_up() {
     node_places "$(mktemp -d)"
     mkdir -p "$NODE/reference"
-    cp "$BIN/plugins"/* "$NODE/reference"
+    ln -s "$BIN/plugins"/* "$NODE/reference"
     # What an earlier script's daemon has on record, and its pods held, is of other VFs and pods.
-    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni /var/lib/kubelet
+    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni /var/lib/kubelet /etc/fairlead
     mkdir -p /run/netns /var/lib/cni
+    find /run/netns -mindepth 1 ! -name wire -printf '%f\n' | xargs -r -n 1 ip netns del
+    eventually 10 test -d /sys/bus/pci/devices/$PF0/net # one of them may have had it
     ip link set lo up
     MASTER=$(nic $PF0)
     ip link set "$MASTER" up

@@ -1,6 +1,7 @@
 # What the lab needs on a Debian 12 machine: QEMU 8 or newer (igb came with it), kernel 6.12, virtme-ng. Sourced by
 # up.sh. Nothing of this machine's own boot is touched: the kernel package is only unpacked.
 
+VIRTME_NG=1.42
 APT_LOG=$LAB_CACHE/apt.log
 . "$here/../tests/packages.sh"
 
@@ -31,17 +32,18 @@ install_tools() {
     /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || want+=(python3-venv)
     [ ${#want[@]} = 0 ] || { say "installing ${want[*]}"; apt "${want[@]}"; }
     # run, not only looked at: its first line has the checkout's path, and a checkout may have been moved
-    "$LAB_CACHE/venv/bin/vng" --version >/dev/null 2>&1 && return 0
+    [ "$("$LAB_CACHE/venv/bin/vng" --version 2>/dev/null)" != "virtme-ng $VIRTME_NG" ] || return 0
     say "installing virtme-ng"
     /usr/bin/python3 -m venv --clear "$LAB_CACHE/venv"
-    "$LAB_CACHE/venv/bin/pip" install -q 'virtme-ng>=1.33' || die "pip cannot install virtme-ng: is PyPI reachable?"
+    "$LAB_CACHE/venv/bin/pip" install -q "virtme-ng==$VIRTME_NG" || die "pip cannot install virtme-ng: is PyPI reachable?"
 }
 
 # virtme-ng mounts the guest's root without any cache, so that every start of a program reads all of it again: a second for
 # one of some MB. The root is read-only, and nobody changes what is under it meanwhile.
 cached_root() {
-    sed -i 's|trans=virtio,access=any|trans=virtio,cache=loose,access=any|' \
-        "$LAB_CACHE"/venv/lib/python3*/site-packages/virtme/mkinitramfs.py
+    local mounts=("$LAB_CACHE"/venv/lib/python3*/site-packages/virtme/mkinitramfs.py)
+    sed -i 's|trans=virtio,access=any|trans=virtio,cache=loose,access=any|' "${mounts[@]}"
+    grep -q 'trans=virtio,cache=loose,access=any' "${mounts[@]}" || die "virtme-ng mounts the guest's root in another way: ${mounts[*]}"
 }
 
 guest_kernel() {
@@ -49,9 +51,19 @@ guest_kernel() {
         sort -V | tail -1
 }
 
+# The archive keeps the headers of the kernel of the day alone: one of yesterday has the module that was built then, or none.
+netdevsim_can_be_had() {
+    [ ! -s "$LAB_CACHE/netdevsim-$KVER.ko" ] || return 0
+    backports
+    apt_update
+    [ -n "$(apt-cache show "linux-headers-$KVER" 2>/dev/null)" ]
+}
+
 install_kernel() {
     KVER=$(guest_kernel || true)
-    [ -z "$KVER" ] || ! [ -s "/boot/vmlinuz-$KVER" ] || ! [ -s "/lib/modules/$KVER/modules.dep" ] || return 0
+    if [ -n "$KVER" ] && [ -s "/boot/vmlinuz-$KVER" ] && [ -s "/lib/modules/$KVER/modules.dep" ]; then
+        [ -n "${LAB_NETDEVSIM:-}" ] && ! netdevsim_can_be_had || return 0
+    fi
     say "installing the guest's kernel (107 MB)"
     command -v depmod >/dev/null || apt kmod
     backports
@@ -63,7 +75,7 @@ install_kernel() {
     KVER=${package#linux-image-}
     unpacked=$(mktemp -d -p "$LAB_CACHE")
     chmod 755 "$unpacked" # apt's own user downloads into it
-    (cd "$unpacked" && apt-get download -qq "$package" 2>/dev/null && dpkg-deb -x ./linux-image-*.deb x) ||
+    (cd "$unpacked" && apt_get download -qq "$package" 2>/dev/null && dpkg-deb -x ./linux-image-*.deb x) ||
         die "the package $package cannot be fetched"
     mkdir -p /boot /lib/modules
     # never unpack straight onto /: the package's ./lib would replace a merged /lib link

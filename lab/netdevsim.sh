@@ -28,10 +28,9 @@ build_netdevsim() {
     set -e
     local common=${KVER%-amd64} version package headers
     version=$(apt-cache show "linux-headers-$KVER" | sed -n 's/^Version: //p' | head -1)
-    [ -n "$version" ] || { echo "the archive has no linux-headers-$KVER any more: remove /lib/modules/$KVER, so that" \
-        "the kernel of the day is fetched"; return 1; }
+    [ -n "$version" ] || { echo "the archive has no linux-headers-$KVER"; return 1; }
     for package in "linux-headers-$KVER" "linux-headers-$common-common" "linux-kbuild-$common" "linux-source-6.12=$version"; do
-        apt-get download -qq "$package"
+        apt_get download -qq "$package"
     done
     for package in linux-headers-*.deb linux-kbuild-*.deb; do dpkg-deb -x "$package" .; done
     dpkg-deb --fsys-tarfile linux-source-*.deb | tar -xO ./usr/src/linux-source-6.12.tar.xz |

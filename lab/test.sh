@@ -5,6 +5,7 @@
 #   --peer              another plugin for tests/any_sriov_plugin.sh, which alone is run then if none is named
 #   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
 #   ROUNDS=10           how often tests/rounds.sh goes round (2)
+#   SCRIPT_LIMIT=900    seconds until one of several scripts is ended; a single one has the machine's own time (LAB_TIMEOUT)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference dpdk
@@ -13,15 +14,20 @@ case ${1:-} in --peer) PEER=${2:?NAME=PATH}; shift 2; [ $# -gt 0 ] || set -- "$h
 variables=$(printf '%q ' PLUGINS="${PLUGINS:-fairlead}" ROUNDS="${ROUNDS:-2}" PEER="$PEER")
 
 machine() { # SCRIPT…
-    local scripts
+    local scripts limit
     scripts=$(printf '%q ' "$@")
     case " $* " in *netdevsim.sh*) export LAB_NETDEVSIM=1 ;; esac
-    LAB_TIMEOUT=${LAB_TIMEOUT:-2400} exec "$here/up.sh" "
+    export LAB_TIMEOUT=${LAB_TIMEOUT:-2400}
+    if [ $# = 1 ]; then limit=$LAB_TIMEOUT; else limit=${SCRIPT_LIMIT:-900}; fi
+    # A script is a process group of its own, so that no process of one is in the next one's way.
+    exec "$here/up.sh" "
     status=0
     for script in $scripts; do
         echo \"-- \${script##*/}\"
         begun=\$EPOCHSECONDS
-        env $variables bash \"\$script\" || status=1
+        timeout -k 10 $limit env $variables bash \"\$script\" </dev/null &
+        wait \$! || { status=1; [ \$((EPOCHSECONDS - begun)) -lt $limit ] || echo \"not ok  it was ended after $limit s\"; }
+        kill -KILL -- -\$! 2>/dev/null || true
         echo \"-- \${script##*/}: \$((EPOCHSECONDS - begun)) s\"
     done
     exit \$status"

@@ -25,7 +25,7 @@ a_call_of_each_kind() { # VERSION
     jq -e '.ips[0].address | startswith("10.60.")' "$NODE/result"
     ip -n pod -j address show dev eth0 | jq -e --slurpfile r "$NODE/result" \
         '.[0].address == $r[0].interfaces[0].mac and any(.[0].addr_info[]; "\(.local)/\(.prefixlen)" == $r[0].ips[0].address)'
-    ip netns exec pod busybox ping -c 1 -W 2 -q 10.60.0.1
+    eventually 10 ip netns exec pod busybox ping -c 1 -W 2 -q 10.60.0.1
     [ "$1" = 0.3.1 ] || call check "net-$1"
     call del "net-$1"
     call del "net-$1" # once more is success too
@@ -133,7 +133,7 @@ dhcp_serves() {
     fresh_pod
     call add dhcp >"$NODE/result"
     jq -e '.ips[0].address | startswith("10.250.7.")' "$NODE/result"
-    ip netns exec pod busybox ping -c 1 -W 2 -q 10.250.0.1
+    eventually 10 ip netns exec pod busybox ping -c 1 -W 2 -q 10.250.0.1
     call check dhcp
     call del dhcp
     eventually 10 only_loopback

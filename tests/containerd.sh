@@ -17,10 +17,10 @@ nothing_left() {
 # What is there is what the living pods have: addresses, namespaces, the daemon's own records.
 matches_pods() {
     local live=$1
-    equal "addresses held" "$(addresses_held)" "$live"
-    equal "namespaces" "$(find /run/netns -name 'cni-*' | wc -l)" "$live"
-    equal "the node's links" "$(ip -br link | awk '{print $1}' | sort | tr '\n' ' ')" "eth0@if2 lo "
-    ! ours || equal "the daemon's attachments" "$(attachments)" "$live"
+    equal "addresses held" "$(addresses_held)" "$live" &&
+        equal "namespaces" "$(find /run/netns -name 'cni-*' | wc -l)" "$live" &&
+        equal "the node's links" "$(ip -br link | awk '{print $1}' | sort | tr '\n' ' ')" "eth0@if2 lo " &&
+        { ! ours || equal "the daemon's attachments" "$(attachments)" "$live"; }
 }
 
 clean() { eventually 10 matches_pods 0 || matches_pods 0; }

@@ -48,8 +48,8 @@ zero_networks() {
     [ -n "$PEER" ] || api /v1/attachments | jq -e '.[0] | .network == "pods" and .runtimeNetwork == "fairlead"'
     pod other
     runs other
-    in_container zero busybox ping -c 1 -W 2 -q 10.62.0.1
-    in_container zero busybox ping -c 1 -W 2 -q "$(address other)"
+    eventually 10 in_container zero busybox ping -c 1 -W 2 -q 10.62.0.1
+    eventually 10 in_container zero busybox ping -c 1 -W 2 -q "$(address other)"
 }
 
 # The pod of before was attached by the node's own plugin.
@@ -154,7 +154,7 @@ same_name_at_once() {
     done
     eventually 20 attached 1
     [ "$(address web-0)" != "$first" ] || equal "addresses held" "$(addresses_held)" 1
-    in_container web-0 busybox ping -c 1 -W 2 -q 10.62.0.1
+    eventually 10 in_container web-0 busybox ping -c 1 -W 2 -q 10.62.0.1
     all_gone
 }
 
@@ -246,7 +246,7 @@ emptied_conf_dir() {
     mkdir "$NODE/aside"
     mv $NETD/* "$NODE/aside"
     eventually 30 node_not_ready
-    in_container stays busybox ping -c 1 -W 2 -q 10.62.0.1
+    eventually 10 in_container stays busybox ping -c 1 -W 2 -q 10.62.0.1
     mv "$NODE/aside/10-pods.conflist" $NETD
     eventually 10 test -e $CONFLIST
     eventually 30 node_ready
@@ -350,6 +350,7 @@ applied_by_a_server() {
     helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set vfio=true,vhostUser=true,ovsDpdk=true \
         --set config.metrics.listen=0.0.0.0:9909,config.metrics.tokenReview=true,config.kubelet.dir=/var/lib/other \
         --set directories.plugins=/usr/lib/cni,directories.networks=/etc/other/net.d,multusDaemonConfig='\{\}' \
+        --set config.install.multusDaemonConfig=/etc/fairlead/daemon-config.json \
         --set 'imagePullSecrets[0].name=registry' >"$NODE/charted"
     kubectl apply -n fairlead --dry-run=server -f "$NODE/charted"
     for part in 'containerPort: 9909' 'privileged: true' 'mountPath: /host/usr/lib/cni}' 'value: /etc/other/net.d}' \
@@ -382,7 +383,8 @@ chart_refuses() {
     for value in extraVolume=x 'extraVolumes[0].name=x' 'extraVolumes[0].name=x,extraVolumes[0].hostpath.path=/x' \
         'extraVolumeMounts[0].name=x' 'extraVolumeMounts[0].name=x,extraVolumeMounts[0].mountPath=x' \
         'extraCapabilities[0]=CAP_CHOWN' 'extraCapabilities[0]=chown' vswitch.cpus=4 'vswitch.args[0]=--cpu=4' \
-        'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate; do
+        'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate \
+        config.metrics.listen=0.0.0.0:9808 config.metrics.listen=0.0.0.0:9808,config.metrics.tokenReview=false multusDaemonConfig=x; do
         ! helm template fairlead "$ROOT/deploy/helm/fairlead" --set "$value" >/dev/null 2>&1 || { echo "the chart takes $value"; return 1; }
     done
 }

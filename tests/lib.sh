@@ -79,10 +79,10 @@ node_places() { # DIRECTORY
 }
 
 # Fills a plugin directory: Fairlead under the names that it replaces and the reference plugins for the rest, or
-# the reference plugins alone.
+# the reference plugins alone. With LINKED_PLUGINS these are links.
 plugins_in() {
     mkdir -p "$1"
-    [ ! -d "$BIN/plugins" ] || cp "$BIN/plugins"/* "$1"
+    [ ! -d "$BIN/plugins" ] || cp ${LINKED_PLUGINS:+-s} "$BIN/plugins"/* "$1"
     ! ours || "$DIST/fairleadd" install --as "$REPLACED" --bin-dir "$1" --from "$DIST/fairlead" >/dev/null
 }
 

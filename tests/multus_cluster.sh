@@ -40,8 +40,8 @@ pods_are_sound() { # POD…
     equal "addresses of $#" "$(sort -u <<<"$all" | wc -l)" $(($# * 3))
     for name in "$@"; do
         equal "$name's net1" "$(in_container "$name" ip -j -4 address show dev net1 | jq '.[0].addr_info[0].local')" "$(status_of "$name" '.[1].ips[0]')"
-        in_container "$name" busybox ping -I net1 -c 1 -W 2 -q "$(status_of "$1" '.[1].ips[0]' | tr -d '"')"
-        in_container "$name" busybox ping -c 1 -W 2 -q 10.62.0.1
+        eventually 10 in_container "$name" busybox ping -I net1 -c 1 -W 2 -q "$(status_of "$1" '.[1].ips[0]' | tr -d '"')"
+        eventually 10 in_container "$name" busybox ping -c 1 -W 2 -q 10.62.0.1
     done
 }
 

@@ -3,16 +3,23 @@
 
 apt_fresh=
 
+# One at a time: parts of a run do this at once, and apt itself waits for dpkg's lock alone.
+apt_get() { flock -o /var/lib/apt apt-get -o DPkg::Lock::Timeout=600 "$@"; }
+
 apt_update() {
     [ -z "$apt_fresh" ] || return 0
-    apt-get update -qq || die "apt-get update failed: is the Debian mirror reachable?"
-    apt_fresh=1
+    local pause
+    for pause in 5 15 0; do
+        ! apt_get update -qq || { apt_fresh=1; return 0; }
+        sleep $pause
+    done
+    die "apt-get update failed: is the Debian mirror reachable?"
 }
 
 apt() { # [-t SUITE] PACKAGE…
     [ "$(id -u)" = 0 ] || die "packages are missing: run this as root, or install them: apt-get install $*"
     apt_update
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >"$APT_LOG" 2>&1 ||
+    DEBIAN_FRONTEND=noninteractive apt_get install -qq -y --no-install-recommends "$@" >"$APT_LOG" 2>&1 ||
         { tail -5 "$APT_LOG" >&2; die "apt-get install $* failed; all of its output is in $APT_LOG"; }
 }
 

@@ -37,8 +37,8 @@ a_container_has_an_address() {
 
 containers_reach_each_other() {
     start second
-    nsenter --net="$(netns_of first)" busybox ping -c 1 -W 2 -q "$(address_of second)"
-    nsenter --net="$(netns_of second)" busybox ping -c 1 -W 2 -q 10.60.0.1
+    eventually 10 nsenter --net="$(netns_of first)" busybox ping -c 1 -W 2 -q "$(address_of second)"
+    eventually 10 nsenter --net="$(netns_of second)" busybox ping -c 1 -W 2 -q 10.60.0.1
 }
 
 nothing_is_left() {

@@ -40,4 +40,4 @@ containerd_down() {
 
 # in_pod NETNS COMMAND…
 in_pod() { nsenter --net="$1" -- "${@:2}"; }
-ping_from() { in_pod "$1" busybox ping -c 1 -W 2 -q "$2"; } # NETNS ADDRESS
+ping_from() { eventually 10 in_pod "$1" busybox ping -c 1 -W 2 -q "$2"; } # NETNS ADDRESS

@@ -89,6 +89,16 @@ go_ready() {
     at_least go1.24.2 "$(go_version "$GO")" || export GOTOOLCHAIN=go1.24.13+auto
 }
 
+# What Go fetches on the way can be refused for a moment.
+go_thrice() { # ARGUMENT…: of go
+    local pause
+    for pause in 5 15 0; do
+        ! "$GO" "$@" || return 0
+        sleep $pause
+    done
+    return 1
+}
+
 part_runtimes() {
     need ip iproute2; need containerd; need runc; need curl; need jq; need python3
     if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
@@ -96,7 +106,7 @@ part_runtimes() {
     [ ! "$BIN/cri" -nt tests/cri/main.go ] || return 0
     go_ready
     say "building the CRI client"
-    (cd tests/cri && "$GO" build -ldflags '-s -w' -o "$BIN/cri" .) || die "the CRI client cannot be built (see above)"
+    (cd tests/cri && go_thrice build -ldflags '-s -w' -o "$BIN/cri" .) || die "the CRI client cannot be built (see above)"
 }
 
 part_dpdk() {
@@ -134,7 +144,7 @@ part_ovs() {
     apt_update
     unpacked=$(mktemp -d -p .cache)
     chmod 755 "$unpacked" # apt's own user downloads into it
-    (cd "$unpacked" && apt-get download -qq openvswitch-{common,switch,switch-dpdk} 2>/dev/null &&
+    (cd "$unpacked" && apt_get download -qq openvswitch-{common,switch,switch-dpdk} 2>/dev/null &&
         for package in ./*.deb; do dpkg-deb -x "$package" x; done) || die "Open vSwitch cannot be fetched"
     rm -rf "$to"
     mv "$unpacked/x" "$to"
@@ -148,7 +158,7 @@ part_reference() {
     if ! [ -x "$BIN/cnitool" ]; then
         go_ready
         say "building cnitool $CNITOOL"
-        "$GO" install -ldflags '-s -w' "github.com/containernetworking/cni/cnitool@$CNITOOL" ||
+        go_thrice install -ldflags '-s -w' "github.com/containernetworking/cni/cnitool@$CNITOOL" ||
             die "cnitool cannot be built: is the Go module proxy reachable?"
     fi
     [ ! -e "$BIN/plugins/.$PLUGINS" ] || return 0
@@ -156,7 +166,7 @@ part_reference() {
     say "building the reference plugins $PLUGINS"
     local from=github.com/containernetworking/plugins
     mkdir -p "$BIN/plugins"
-    GOBIN=$BIN/plugins "$GO" install -ldflags "-s -w -X $from/pkg/utils/buildversion.BuildVersion=$PLUGINS" \
+    GOBIN=$BIN/plugins go_thrice install -ldflags "-s -w -X $from/pkg/utils/buildversion.BuildVersion=$PLUGINS" \
         $from/plugins/main/{macvlan,ipvlan,vlan,host-device,loopback,bridge,dummy,ptp}@$PLUGINS \
         $from/plugins/ipam/{host-local,static}@$PLUGINS \
         $from/plugins/meta/{tuning,portmap,bandwidth,sbr}@$PLUGINS ||
@@ -183,7 +193,7 @@ part_cluster() {
     apt_update
     unpacked=$(mktemp -d -p "$programs")
     chmod 755 "$unpacked" # apt's own user downloads into it
-    (cd "$unpacked" && apt-get download -qq etcd-server 2>/dev/null && dpkg-deb -x ./etcd-server_*.deb x) ||
+    (cd "$unpacked" && apt_get download -qq etcd-server 2>/dev/null && dpkg-deb -x ./etcd-server_*.deb x) ||
         die "the package etcd-server cannot be fetched"
     mv "$unpacked/x/usr/bin/etcd" "$programs/now/etcd"
     rm -rf "$unpacked"
@@ -199,7 +209,7 @@ part_monitoring() {
     local unpacked
     unpacked=$(mktemp -d -p "$BIN")
     chmod 755 "$unpacked" # apt's own user downloads into it
-    (cd "$unpacked" && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x ./prometheus_*.deb x) ||
+    (cd "$unpacked" && apt_get download -qq prometheus 2>/dev/null && dpkg-deb -x ./prometheus_*.deb x) ||
         die "the package prometheus cannot be fetched"
     mv "$unpacked"/x/usr/bin/{promtool,prometheus} "$BIN"
     rm -rf "$unpacked"

@@ -2,14 +2,18 @@
 
 SOCKET=/run/fairlead/vswitch.sock
 
-# switch_start [OPTION…]
+# switch_start [OPTION…]: returns when it is ready, which the socket does not tell: one that was killed has left its own.
 switch_start() {
+    local before
     mkdir -p -m 700 /run/fairlead
+    before=$(times_ready)
     "$DIST/fairlead-vswitch" run --socket $SOCKET --user $NOBODY:$NOBODY "$@" >>"$LOG/fairlead-vswitch" 2>&1 &
     echo $! >"$NODE/vswitch.pid"
     disown $!
-    eventually 10 test -S $SOCKET
+    eventually 10 ready_again "${before:-0}"
 }
+times_ready() { grep -cs 'fairlead-vswitch is ready for ports' "$LOG/fairlead-vswitch" || true; }
+ready_again() { [ "$(times_ready)" -gt "$1" ]; } # TIMES-BEFORE
 
 switch_kill() {
     local pid

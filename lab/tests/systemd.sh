@@ -6,6 +6,7 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 
 self=$(readlink -f "$0")
+PLUGIN_DIR=/opt/cni/bin
 
 # ---- a node with systemd ----
 CGROUPS=/sys/fs/cgroup
@@ -19,7 +20,7 @@ node_outside() {
     echo "+memory +pids" >$CGROUPS/cgroup.subtree_control
     unshare --pid --mount --fork --kill-child --mount-proc -- bash "$self" init </dev/null >"$LOG/systemd" 2>&1 &
     outside=$!
-    trap 'kill -9 $outside' EXIT # and with it the whole node
+    trap 'kill -9 $outside || true; rm -rf $PLUGIN_DIR' EXIT # and with it the whole node; the plugins are in this machine's memory
     eventually 30 node_is_up || { tail -20 "$LOG/systemd"; exit 1; }
     in_node bash "$self" inside
 }
@@ -56,7 +57,6 @@ esac
 # ---- on that node ----
 node_places "$(mktemp -d)"
 MASTER=$(nic $PF0)
-PLUGIN_DIR=/opt/cni/bin
 UNIT_CGROUP=$CGROUPS/system.slice/fairleadd.service
 
 # The first block of "On one node, with systemd", as it stands there; dist/ is built.

@@ -65,8 +65,8 @@ Y
 NETWORK=$(config fairlead '"ipam":{},"paths":[{"type":"sriov","pool":"dpdk","vlan":100}]')
 
 pool_stands() { # STATE DRIVER: of both
-    equal "the pool" "$("$DIST/fairleadd" pools -o json | jq -c '[.functions[].state]')" "[\"$1\",\"$1\"]"
-    equal "drivers" "$(driver $VF0) $(driver $VF2)" "$2 $2"
+    equal "the pool" "$("$DIST/fairleadd" pools -o json | jq -c '[.functions[].state]')" "[\"$1\",\"$1\"]" &&
+        equal "drivers" "$(driver $VF0) $(driver $VF2)" "$2 $2"
 }
 pool_begins() {
     local vf
@@ -189,7 +189,17 @@ as_a_user() {
     ! "${user[@]}" test -r "/dev/vfio/$(group $VF0)" || return 1 # the host's own is root's, as it was
 }
 
-for node in /sys/devices/system/node/node[01]; do echo 64 >$node/hugepages/hugepages-2048kB/nr_hugepages; done
+# The kernel gives what it finds, and is content with less. DPDK takes 96 MiB of each node.
+huge_pages() {
+    local node
+    for node in /sys/devices/system/node/node[01]; do
+        echo 64 >"$node/hugepages/hugepages-2048kB/nr_hugepages"
+        grep -H . "$node/hugepages/hugepages-2048kB/nr_hugepages"
+        [ "$(<"$node/hugepages/hugepages-2048kB/nr_hugepages")" -ge 48 ]
+    done
+}
+
+it "each node has the huge pages that DPDK takes" huge_pages
 for vf in $VF0 $VF2; do bind $vf vfio-pci; done
 it "the daemon starts and is ready" daemon_start
 for step in add.begun add.prepared add.configured add.committed del.removing del.home del.released; do

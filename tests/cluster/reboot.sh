@@ -57,7 +57,7 @@ rebooted() {
     eventually 60 all_told crowd 100
     equal "addresses" "$(kube GET $PODS | jq '[.items[].status.podIP] | unique | length')" 100
     equal "radio's addresses held" "$(held_of '10.63.*')" 100
-    in_container crowd-1 busybox ping -c 1 -W 2 -q 10.62.0.1
+    eventually 10 in_container crowd-1 busybox ping -c 1 -W 2 -q 10.62.0.1
     [ -n "$PEER" ] || [ "$(peak_of_daemon)" -le $((45 * 1024)) ] || { memory_of_daemon; return 1; }
     all_gone
     equal "radio's addresses held" "$(held_of '10.63.*')" 0
