@@ -125,13 +125,19 @@ def configured():
         "tls": or_none(strict(certificate, required=list(certificate))),
         "tokenReview": FLAG,
     }
-    told = "the address and port to listen at (listen), and who may read (tokenReview, tls)"
+    told = "the address and port to listen at (listen), and who may read (tokenReview, tls): one of both but for a loopback address"
+    # What other machines reach, the daemon refuses without one of both.
+    protected = [
+        {"properties": {"listen": {"pattern": "^(127\\.|\\[[0:]*:0*1\\]:)"}}},
+        {"properties": {"tls": {"type": "object"}}, "required": ["tls"]},
+        {"properties": {"tokenReview": {"const": True}}, "required": ["tokenReview"]},
+    ]
     return {
         "install": or_none(strict(install, required=["cni"])),
         "kubelet": strict({"dir": PATH}),
         "logFormat": {"enum": ["text", "json"]},
         "logLevel": {"enum": ["error", "warn", "info", "debug", "trace"]},
-        "metrics": or_none(strict(metrics, description=told, required=["listen"])),
+        "metrics": or_none(strict(metrics, description=told, required=["listen"], anyOf=protected)),
     }
 
 
@@ -184,7 +190,17 @@ def schema():
         # A parent chart's, which Helm hands to every chart below.
         "global": {"type": "object"},
     } | extras()
-    return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values)
+    return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values) | settings_of_multus()
+
+
+def settings_of_multus():
+    """Multus' settings have an effect only where the daemon's configuration names their file."""
+
+    def has(key, schema):
+        return {"properties": {key: schema}, "required": [key]}
+
+    named = has("config", has("install", {"type": "object"} | has("multusDaemonConfig", PATH)))
+    return {"if": has("multusDaemonConfig", {"minLength": 1}), "then": named}
 
 
 def settable(name, text):

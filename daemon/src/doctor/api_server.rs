@@ -32,7 +32,7 @@ const OF_TOKENS: [Right; 2] = [
     right("authentication.k8s.io", "tokenreviews", "create"),
     right("authorization.k8s.io", "subjectaccessreviews", "create"),
 ];
-/// Without these a pod has its networks, and less is told.
+/// Without these pods have their networks, and less is told; only one that names a network of the legacy kind waits for it in vain.
 const USEFUL: [Right; 3] = [
     right("", "events", "create"),
     right("alpha.network.k8s.io", "networks", "list"),

@@ -14,6 +14,7 @@ mod pods;
 mod reports;
 mod shared;
 mod snapshot;
+mod task_panics;
 mod tenant_objects;
 mod token_review;
 mod watch;
@@ -37,6 +38,7 @@ pub use self::access::{Access, Right, examine_access};
 use self::backoff::Backoff;
 use self::client::Connection;
 use self::shared::{Known, Shared};
+use self::task_panics::end_with_any;
 pub use self::token_review::{TokenReviewer, Verdict};
 use self::watch::Watch;
 use self::watch_state::{Kind, Phase};
@@ -148,19 +150,19 @@ impl Watched {
         Ok(Watched { shared, thread: Some(thread) })
     }
 
-    /// True once everything that is watched was listed in this process.
+    /// True once all that every pod may need was listed in this process; the legacy kind is not waited for.
     pub fn is_synced(&self) -> bool {
         let known = self.shared.known.lock();
-        Kind::ALL.into_iter().all(|kind| {
+        Kind::NEEDED.into_iter().all(|kind| {
             let watch = known.watch(kind);
             watch.listed || matches!(watch.phase, Phase::Off | Phase::NoSuchKind)
         })
     }
 
-    /// Why the API server cannot be watched; `None` while it is.
+    /// Why the API server cannot be watched; `None` while it is. What is wrong with the legacy kind alone, [`Watched::health`] tells.
     pub fn last_error(&self) -> Option<String> {
         let known = self.shared.known.lock();
-        Kind::ALL.into_iter().find_map(|kind| {
+        Kind::NEEDED.into_iter().find_map(|kind| {
             let watch = known.watch(kind);
             watch.last_error.clone().filter(|_| watch.phase != Phase::NoSuchKind)
         })
@@ -216,6 +218,7 @@ fn run(runtime: Runtime, shared: &Arc<Shared>, api: &ApiServer, dir: &Arc<Path>)
         saves.spawn(snapshot::save_reports(Arc::clone(dir), Arc::clone(shared)));
         tokio::select! {
             () = serve(shared, api) => {}
+            never = end_with_any(&mut saves) => match never {},
             () = shared.wake.stop.notified() => {}
         }
     });
@@ -256,10 +259,7 @@ async fn serve(shared: &Arc<Shared>, api: &ApiServer) {
         }
         tokio::select! {
             () = shared.wake.wanted.notified() => {}
-            // None of them ends by itself; a panic in one must not leave the others without it.
-            Some(ended) = tasks.join_next() => {
-                tracing::error!(error = ?ended.err(), "a task of the cluster's thread has ended; its watch or writer stands still until a restart");
-            }
+            never = end_with_any(&mut tasks) => match never {},
         }
     }
 }

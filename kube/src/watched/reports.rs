@@ -1,10 +1,11 @@
 //! network-status, and what other annotations a pod is told by, written after the pods' calls were answered: one PATCH for all of a pod
 //! (X11).
 //!
-//! A value waits here until it is written, replaced by a newer one, or its pod is gone. The PATCH names the uid of the pod: a
-//! successor of the same name is never written to.
+//! A value waits here until it is written, replaced by a newer one, or its pod is gone; also one that an admission policy refuses,
+//! which may be taken away while the pod runs. The PATCH names the uid of the pod: a successor of the same name is never written to.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ struct Report {
     not_before: Instant,
     backoff: Backoff,
     conflicts: u32,
+    /// A value of its pod was refused with 422, which the log tells once.
+    is_invalid: bool,
     under_way: bool,
     /// Its pod was looked for, and is not known yet.
     unseen: bool,
@@ -82,7 +85,10 @@ struct Job {
 enum Outcome {
     Written,
     Gone,
+    /// For good.
     Refused(String),
+    /// With 422: for what is in it, or by an admission policy.
+    Invalid(String),
     Conflict(String),
     Failed(String),
 }
@@ -146,12 +152,17 @@ impl Reports {
             not_before: now,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             conflicts: 0,
+            is_invalid: false,
             under_way: false,
             unseen: false,
         });
         report.values.extend(values);
         report.whether = whether;
         report.number = number;
+        if report.is_invalid {
+            // What was wrong with the one before need not be wrong with this one.
+            report.not_before = now;
+        }
     }
 
     /// A pod of this name is known now: its report need not wait until it is looked for again.
@@ -240,6 +251,18 @@ impl Reports {
                 tracing::warn!(pod = %job.pod, reason = why, "the API server refuses the pod's network-status; it is not written");
                 true
             }
+            Outcome::Invalid(why) => {
+                let is_newest = report.number == job.number;
+                report.not_before = if is_newest { now + LONGEST_PAUSE } else { now };
+                if !mem::replace(&mut report.is_invalid, true) {
+                    tracing::warn!(
+                        pod = %job.pod,
+                        reason = why,
+                        "the API server refuses the pod's network-status; it is tried again each minute"
+                    );
+                }
+                false
+            }
             Outcome::Conflict(why) => {
                 report.conflicts += 1;
                 report.not_before = now + report.backoff.pause();
@@ -265,7 +288,7 @@ impl Report {
     }
 
     fn look_now(&mut self) {
-        if std::mem::take(&mut self.unseen) {
+        if mem::take(&mut self.unseen) {
             self.not_before = Instant::now();
         }
     }
@@ -332,8 +355,62 @@ async fn write(client: &Client, job: &Job) -> Outcome {
         Ok(Err(e)) => match status_code(&e) {
             Some(404) => Outcome::Gone,
             Some(409) => Outcome::Conflict(reason(&e)),
-            Some(400 | 413 | 422) => Outcome::Refused(reason(&e)),
+            Some(400 | 413) => Outcome::Refused(reason(&e)),
+            Some(422) => Outcome::Invalid(reason(&e)),
             _ => Outcome::Failed(reason(&e)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> PodRef {
+        PodRef { namespace: "a".into(), name: "p".into(), uid: Some("u".into()) }
+    }
+
+    /// What is due then; the pod is there.
+    fn due(reports: &mut Reports, now: Instant) -> Vec<Job> {
+        reports.due(now, AT_ONCE, |_, _| Addressee::Present("u".into(), Some(None))).0
+    }
+
+    fn refused() -> Outcome {
+        Outcome::Invalid("422".into())
+    }
+
+    #[test]
+    fn a_value_that_is_refused_with_422_is_tried_again_each_minute_and_the_next_value_at_once() {
+        let mut reports = Reports::default();
+        reports.push(pod(), "[1]", Whether::InAnyCase);
+        let begun = Instant::now();
+        for minute in 0..3 {
+            let now = begun + LONGEST_PAUSE * minute;
+            let jobs = due(&mut reports, now);
+            assert_eq!(jobs.len(), 1, "{minute}");
+            reports.done(&jobs[0], refused(), now);
+            assert_eq!(reports.len(), 1, "{minute}");
+            assert!(due(&mut reports, now + LONGEST_PAUSE / 2).is_empty(), "{minute}");
+        }
+        reports.push(pod(), "[2]", Whether::InAnyCase);
+        let jobs = due(&mut reports, Instant::now());
+        assert_eq!(&*jobs[0].values[NETWORK_STATUS], "[2]");
+        // It is replaced while it is written.
+        reports.push(pod(), "[3]", Whether::InAnyCase);
+        reports.done(&jobs[0], refused(), Instant::now());
+        let jobs = due(&mut reports, Instant::now());
+        assert_eq!(&*jobs[0].values[NETWORK_STATUS], "[3]");
+        reports.done(&jobs[0], Outcome::Written, Instant::now());
+        assert_eq!(reports.len(), 0);
+    }
+
+    #[test]
+    fn a_value_that_is_refused_for_good_is_dropped() {
+        let mut reports = Reports::default();
+        reports.push(pod(), "[1]", Whether::InAnyCase);
+        let now = Instant::now();
+        let jobs = due(&mut reports, now);
+        reports.done(&jobs[0], Outcome::Refused("413".into()), now);
+        assert_eq!(reports.len(), 0);
     }
 }

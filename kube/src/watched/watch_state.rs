@@ -52,6 +52,9 @@ impl Kind {
     /// All of them, in the order of their numbers.
     pub(super) const ALL: [Kind; 4] = [Kind::Pods, Kind::Definitions, Kind::LegacyNetworks, Kind::Namespaces];
 
+    /// Those without which the node cannot serve its pods. The legacy kind is named by few of them, which are told what fails.
+    pub(super) const NEEDED: [Kind; 3] = [Kind::Pods, Kind::Definitions, Kind::Namespaces];
+
     /// Its path in the API.
     pub(super) fn path(self) -> &'static str {
         match self {

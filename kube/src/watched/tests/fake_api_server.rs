@@ -1,6 +1,6 @@
 //! An API server for tests, on a real socket: lists in pages, watches, PATCHes of a pod's status, Events; whole objects, or their
 //! metadata for whoever asks for no more. It can be stopped and started on the same port, refuse, answer slowly, forget its past (410),
-//! take another token than before, and lack a kind.
+//! take another token than before, lack a kind, and forbid one.
 //!
 //! A test changes its objects and reads what it was asked. Whatever goes wrong in here panics.
 
@@ -43,6 +43,8 @@ pub(super) struct State {
     compacted: u64,
     /// Kinds that it does not have.
     pub(super) absent: BTreeSet<&'static str>,
+    /// Kinds that nobody may list or watch.
+    pub(super) forbidden: BTreeSet<&'static str>,
     /// Refuses everything with this.
     pub(super) refuses: Option<u16>,
     /// The only token that it takes; `None`: any.
@@ -257,6 +259,9 @@ async fn answer(
             let Some(kind) = kind.filter(|kind| !state.lock().absent.contains(kind)) else {
                 return failure(404, "the server could not find the requested resource");
             };
+            if state.lock().forbidden.contains(kind) {
+                return failure(403, "it is forbidden");
+            }
             match asked.query.contains_key("watch") {
                 true => follow(state, changed, kind, asked),
                 false => list(&state.lock(), kind, &asked),

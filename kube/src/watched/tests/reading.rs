@@ -230,8 +230,8 @@ fn with_the_api_down_pods_and_definitions_known_before_still_answer_and_others_w
     let back = Instant::now();
     ask(&watched, &pod_ref("a", "other", None), LONG).unwrap();
     assert!(back.elapsed() < LONG / 2, "a call that waits hurries the watch: {:?}", back.elapsed());
-    until("all watches", || watched.last_error().is_none());
-    assert!(watched.health().watches.iter().all(|watch| watch.is_working));
+    until("all watches", || watched.health().watches.iter().all(|watch| watch.is_working));
+    assert_eq!(watched.last_error(), None);
 }
 
 #[test]
@@ -400,6 +400,29 @@ fn a_legacy_network_is_answered_at_once_where_the_api_lacks_its_kind_and_the_kin
     let applied = Instant::now();
     until("the kind", || legacy(&watched, "a", "old", Duration::ZERO).is_ok());
     assert!(applied.elapsed() < AT_ONCE, "whoever asks has it looked for: {:?}", applied.elapsed());
+}
+
+#[test]
+fn without_the_right_to_the_legacy_kind_all_else_is_served_and_who_names_it_is_told_why() {
+    let rig = Rig::new();
+    rig.api.apply(PODS, api_pod("a", "p", "u"));
+    rig.api.apply(NETWORKS, json!({ "metadata": { "namespace": "a", "name": "old" }, "spec": {} }));
+    rig.api.with(|state| state.forbidden.extend([NETWORKS]));
+    let watched = rig.watched();
+    let of_legacy = || {
+        let watches = watched.health().watches;
+        watches.into_iter().find(|watch| watch.kind == "networks.alpha.network.k8s.io").unwrap()
+    };
+    until("the refusal", || of_legacy().last_error.is_some_and(|error| error.contains("403")));
+    until("the first lists", || watched.is_synced());
+    assert_eq!(watched.last_error(), None);
+    ask(&watched, &pod_ref("a", "p", Some("u")), LONG).unwrap();
+    let error = legacy(&watched, "a", "old", Duration::from_millis(100)).unwrap_err();
+    assert!(matches!(error, ClusterError::LegacyNetworkNotSeen { .. }), "it may be there: {error}");
+    assert!(error.to_string().contains("403"), "{error}");
+    rig.api.with(|state| state.forbidden.clear());
+    legacy(&watched, "a", "old", LONG).expect("who waits has it looked for");
+    until("the watch", || of_legacy().is_working);
 }
 
 #[test]

@@ -128,6 +128,29 @@ fn x11_what_is_not_written_yet_is_written_after_a_restart() {
 }
 
 #[test]
+fn x11_a_value_that_a_policy_refuses_waits_and_is_written_once_the_policy_is_gone() {
+    let rig = Rig::new();
+    rig.api.apply(PODS, api_pod("a", "p", "u"));
+    let watched = rig.synced();
+    rig.api.with(|state| state.refuses = Some(422));
+    watched.report(&pod_ref("a", "p", Some("u")), "[1]".into());
+    let asked = || {
+        let is_patch = |request: &&String| request.starts_with("PATCH");
+        rig.api.with(|state| state.requests.iter().filter(is_patch).count())
+    };
+    until("the refusal", || asked() > 0);
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(watched.health().waiting_reports, 1);
+    assert_eq!(asked(), 1, "not in a loop");
+    // A restart tries at once; this daemon would within a minute.
+    drop(watched);
+    rig.api.with(|state| state.refuses = None);
+    let watched = rig.synced();
+    until("the PATCH", || written(&watched));
+    assert_eq!(patches(&rig).iter().map(status_of).collect::<Vec<_>>(), ["[1]"]);
+}
+
+#[test]
 fn x11_what_may_have_been_told_before_a_restart_is_told_again_unless_the_api_has_it() {
     let mut rig = Rig::new();
     for pod in ["told", "untold", "other"] {
