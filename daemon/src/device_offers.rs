@@ -103,6 +103,10 @@ impl Devices for OfferedDevices {
         watched(self.0.list(), |list| devices(list))
     }
 
+    fn is_ready(&self, id: &str) -> bool {
+        id.parse::<PciAddr>().is_ok_and(|address| self.0.is_ready(address))
+    }
+
     fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused> {
         let address = id.parse::<PciAddr>().map_err(|e| e.to_string());
         let access = address.and_then(|address| self.0.allocate(address));
@@ -136,6 +140,10 @@ impl Devices for OfferedPorts {
 
     fn watch(&self) -> WatchedDevices {
         watched(self.0.list(), |list| port_devices(list))
+    }
+
+    fn is_ready(&self, id: &str) -> bool {
+        self.0.is_ready(id)
     }
 
     fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused> {

@@ -9,7 +9,7 @@
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
 //! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
 //! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`],
-//! [`spoken_duration`], [`time_limit`]).
+//! [`spoken_duration`], [`stable_hash`], [`time_limit`], [`vital_thread`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
@@ -46,12 +46,14 @@ pub mod security_label;
 pub mod shortage;
 pub mod socket_file;
 pub mod spoken_duration;
+pub mod stable_hash;
 pub mod strict_path;
 pub mod time_limit;
 pub mod topology;
 pub mod trusted_file;
 pub mod unix_http;
 pub mod vf_settings;
+pub mod vital_thread;
 pub mod volume_file;
 pub mod watch;
 

@@ -61,6 +61,11 @@ impl PortOffer {
         self.list.subscribe()
     }
 
+    /// Whether no attachment has a port. One that is taken is refused to the ADD of its next pod until that attachment is over.
+    pub(crate) fn is_ready(&self, id: &str) -> bool {
+        self.pools.upgrade().is_some_and(|pools| !pools.store.has_port(id, None))
+    }
+
     /// Kubelet allocates a port to a pod: what the pod needs to reach it.
     pub(crate) fn allocate(&self, id: &str) -> Result<PortAccess, String> {
         self.pools.upgrade().ok_or("the daemon stops")?.allocate(id)

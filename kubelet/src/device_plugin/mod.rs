@@ -95,6 +95,10 @@ pub trait Devices: Send + Sync + 'static {
     /// should exist. The stream ends when the resource is no longer offered.
     fn watch(&self) -> WatchedDevices;
 
+    /// Whether a device can be allocated at once. One that its last pod still has, or that is being restored after that, has to be
+    /// waited for. It is not in the list, which kubelet would get anew with each pod.
+    fn is_ready(&self, id: &str) -> bool;
+
     /// Allocates a device of the list to a pod, and returns what the pod needs to reach it. May read the host's files.
     ///
     /// # Errors

@@ -5,10 +5,12 @@
 //! registered with, and whether somebody follows our list. Events only say when to compare.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_host::backoff::Backoff;
+use fairlead_host::stable_hash;
 use futures_util::{StreamExt, stream};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -34,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long kubelet has to call back after the n-th registration in a row that nobody followed.
 const CALLS_BACK: Backoff = Backoff::new(Duration::from_secs(3), Duration::from_secs(60));
 
+/// The most bytes of a path in a socket's address, `sun_path` of unix(7) less its NUL. Kubelet dials the whole path.
+const LONGEST_PATH: usize = 107;
+
 /// Why a resource is not registered at the moment.
 #[derive(Debug, thiserror::Error)]
 enum RegistrationError {
@@ -47,6 +52,16 @@ enum RegistrationError {
     Refused(#[source] tonic::Status),
     #[error("kubelet does not answer")]
     Late,
+}
+
+/// The name of a resource's socket in kubelet's directory: a hash where the path would be too long with the resource's own name, which
+/// has an underscore for the slash and so is no hash.
+fn socket_name(resource: &str, directory: &Path) -> String {
+    let name = format!("fairlead-{}.sock", resource.replace('/', "_"));
+    match directory.join(&name).as_os_str().len() <= LONGEST_PATH {
+        true => name,
+        false => format!("fairlead-{:016x}.sock", stable_hash::fnv1a(resource)),
+    }
 }
 
 /// Our socket. It is served as long as this exists.
@@ -98,7 +113,7 @@ impl Registration {
         directory: Arc<KubeletDir>,
         changed: watch::Receiver<()>,
     ) -> Registration {
-        let socket = format!("fairlead-{}.sock", offer.devices.resource().replace('/', "_"));
+        let socket = socket_name(offer.devices.resource(), &directory.host_path(DIRECTORY));
         Registration { offer, directory, changed, socket, serving: None, registered: None, failing: None }
     }
 

@@ -180,7 +180,9 @@ impl DevicePlugin for Endpoint {
         let choose = |asked: wire::ContainerPreferredAllocationRequest| {
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
             let (available, must) = (&asked.available_device_i_ds, &asked.must_include_device_i_ds);
-            let device_i_ds = preferred_allocation::preferred(&known, available, must, size, policy);
+            let is_ready = |id: &str| offer.devices.is_ready(id);
+            let device_i_ds =
+                preferred_allocation::preferred(&known, available, must, size, policy, is_ready);
             wire::ContainerPreferredAllocationResponse { device_i_ds }
         };
         let container_responses = request.into_inner().container_requests.into_iter().map(choose).collect();

@@ -1,6 +1,6 @@
 //! The device plugin against a fake kubelet that drives it as kubelet does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::thread::sleep;
 use std::time::Instant;
 
@@ -23,12 +23,19 @@ struct TestDevices {
     access: Mutex<HashMap<String, Result<DeviceAccess, AllocationRefused>>>,
     /// How often each was allocated, less how often that was cancelled.
     allocated: Mutex<HashMap<String, i32>>,
+    /// What would have to be waited for.
+    unready: Mutex<HashSet<String>>,
 }
 
 impl TestDevices {
     fn unknown(resource: &str) -> Arc<TestDevices> {
-        let (access, allocated) = (Mutex::default(), Mutex::default());
-        Arc::new(TestDevices { resource: resource.into(), list: Sender::new(None), access, allocated })
+        Arc::new(TestDevices {
+            resource: resource.into(),
+            list: Sender::new(None),
+            access: Mutex::default(),
+            allocated: Mutex::default(),
+            unready: Mutex::default(),
+        })
     }
 
     fn with(resource: &str, devices: &[Device]) -> Arc<TestDevices> {
@@ -61,6 +68,10 @@ impl Devices for TestDevices {
 
     fn watch(&self) -> WatchedDevices {
         watched(self.list.subscribe(), Vec::clone)
+    }
+
+    fn is_ready(&self, id: &str) -> bool {
+        !self.unready.lock().contains(id)
     }
 
     fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused> {
@@ -295,11 +306,16 @@ fn what_is_refused_or_unknown_fails_the_whole_allocation_with_the_reason() {
 fn k27_kubelet_is_advised_which_devices_to_take() {
     let node = Node::new();
     let four = [0, 1, 0, 1].iter().zip(0..).map(|(on, n)| vf(n, Some(*on), Health::Healthy));
-    let _plugins = node.offer(&[&TestDevices::with(RADIO, &four.collect::<Vec<_>>())]);
+    let devices = TestDevices::with(RADIO, &four.collect::<Vec<_>>());
+    let _plugins = node.offer(&[&devices]);
     node.next_ids();
     let all = ["0000:3b:02.0", "0000:3b:02.1", "0000:3b:02.2", "0000:3b:02.3"];
     let must = ["0000:3b:02.3"];
     assert_eq!(node.kubelet.preferred(RADIO, &all, &must, 2), ["0000:3b:02.3", "0000:3b:02.1"]);
+    let first = || node.kubelet.preferred(RADIO, &all, &[], 1);
+    assert_eq!(first(), ["0000:3b:02.0"]);
+    devices.unready.lock().insert("0000:3b:02.0".into());
+    assert_eq!(first(), ["0000:3b:02.2"], "it need not be waited for");
 }
 
 #[test]
@@ -310,6 +326,25 @@ fn every_resource_has_a_socket_of_its_own() {
         [node.kubelet.next_list(), node.kubelet.next_list()].map(|(name, list)| (name, list.len()));
     lists.sort();
     assert_eq!(lists, [(CORE.to_owned(), 1), (RADIO.to_owned(), 2)]);
+}
+
+#[test]
+fn a_resource_of_any_name_has_a_socket_whose_path_kubelet_can_dial() {
+    let node = Node::new();
+    let domain = [63, 63, 63, 51].map(|letters| "d".repeat(letters)).join(".");
+    assert_eq!(domain.len(), 243);
+    let longest = |last: &str| format!("{domain}/{}{last}", "n".repeat(62));
+    let fits = format!("example.com/{}", "n".repeat(49));
+    let names = [fits.clone(), format!("{fits}n"), longest("a"), longest("b")];
+    let devices = names.each_ref().map(|name| TestDevices::with(name, &two()));
+    let _plugins = node.offer(&devices.each_ref());
+    names.iter().for_each(|_| drop(node.kubelet.next_list()));
+    let registered = node.kubelet.registrations().into_iter();
+    let sockets: HashSet<String> = registered.map(|registered| registered.endpoint).collect();
+    assert_eq!(sockets.len(), names.len(), "{sockets:?}");
+    assert!(sockets.contains(&format!("fairlead-{}.sock", fits.replace('/', "_"))), "{sockets:?}");
+    let path = |socket: &String| format!("/var/lib/kubelet/device-plugins/{socket}");
+    assert_eq!(sockets.iter().map(|socket| path(socket).len()).max(), Some(107), "{sockets:?}");
 }
 
 #[test]

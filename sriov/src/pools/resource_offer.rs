@@ -107,6 +107,11 @@ impl Offer {
         self.list.subscribe()
     }
 
+    /// Whether a VF is ready, so that [`Offer::allocate`] need not wait for it, nor the ADD that follows.
+    pub fn is_ready(&self, vf: PciAddr) -> bool {
+        self.pools.upgrade().is_some_and(|pools| pools.lock().member(vf).is_some_and(|(_, m)| m.is_ready()))
+    }
+
     /// Kubelet allocates a VF to a pod: what the pod needs to reach it. A VF that is being cleaned is waited for, and an RDMA VF that its
     /// last pod has still; on record when this succeeds.
     ///

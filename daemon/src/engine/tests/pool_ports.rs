@@ -194,12 +194,16 @@ fn a_port_that_a_living_attachment_has_is_refused_and_to_be_had_after_its_del() 
     let (_server, ports) = switch(&rig);
     kubelet.allocate_to_pod(POD_NAME, BLUE, &["blue-00"]).unwrap();
     let passed = CONFIG.replace("\"type\"", r#""deviceID":"blue-00","type""#);
+    let preferred = || kubelet.preferred(BLUE, &["blue-00", "blue-01"], &[], 1);
+    assert_eq!(preferred(), ["blue-00"]);
     rig.of_port(Command::Add, "c1", &passed).unwrap();
+    assert_eq!(preferred(), ["blue-01"], "whatever kubelet thinks of the other");
     let refused = rig.of_port(Command::Add, "c2", &passed).unwrap_err();
     let words = r#"port blue-00 cannot be had: it is interface "net1" of container c1"#;
     assert!(refused.code == Code::TryAgain && refused.msg.contains(words), "{refused}");
     assert_eq!(ports.names(), ["c1/net1"]);
     rig.of_port(Command::Del, "c1", &passed).unwrap();
+    assert_eq!(preferred(), ["blue-00"]);
     rig.of_port(Command::Add, "c2", &passed).unwrap();
     assert_eq!(ports.names(), ["c2/net1"]);
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::config::vhost_user::Place;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::socket_file;
 use fairlead_host::strict_path::leads_elsewhere;
+use fairlead_host::{socket_file, stable_hash};
 use fairlead_kube::PodRef;
 
 use super::services::VhostUserServices;
@@ -133,10 +133,7 @@ pub(super) fn short_id(container: &str) -> String {
     if container.len() <= ID_BYTES {
         return container.to_owned();
     }
-    // FNV-1a: the same for every daemon, whatever it was built with.
-    let hash = container.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = stable_hash::fnv1a(container);
     let begin: String = container.chars().take(ID_BYTES - 17).collect();
     format!("{begin}-{hash:016x}")
 }

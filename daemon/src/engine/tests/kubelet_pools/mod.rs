@@ -2,6 +2,7 @@
 
 mod allocated_vfs;
 mod announced_lists;
+mod preferred_vfs;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
