@@ -5,9 +5,9 @@
 //! ever asked anything here.
 
 use std::io;
-use std::thread;
 use std::time::Duration;
 
+use fairlead_host::vital_thread;
 use fairlead_host::watch::{DeviceEvent, DeviceEvents};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ pub struct Hotplug {
 }
 
 impl Hotplug {
-    /// Reports on a thread of its own. Nothing is missed of what happens after this has returned.
+    /// Reports on a thread of its own, whose panic ends the process. Nothing is missed of what happens after this has returned.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -34,7 +34,7 @@ impl Hotplug {
         // Opened before the thread begins: nothing is missed once this function has returned.
         let events = runtime.block_on(async { DeviceEvents::open() });
         let (end, ended) = oneshot::channel();
-        thread::Builder::new().name("hotplug".into()).spawn(move || {
+        vital_thread::begin("hotplug", move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(events, tell) => {}

@@ -3,11 +3,15 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long udev may take for an interface: while a node boots, hundreds of devices are before it.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(20);
+/// So much less patience has one who has waited in vain, as for a udev that hangs.
+const LESS: u32 = 20;
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -19,19 +23,24 @@ const UNDER_WAY: [&str; 2] = ["E:ID_RENAMING=", "E:ID_PROCESSING="];
 pub(crate) struct Udev {
     dir: PathBuf,
     limit: Duration,
+    /// Whether the last interface was waited for in vain.
+    in_vain: Arc<AtomicBool>,
 }
 
 impl Udev {
     /// The udev that has this directory, `/run/udev` on the host.
     pub(crate) fn new(dir: PathBuf) -> Udev {
-        Udev { dir, limit: LIMIT }
+        Udev { dir, limit: LIMIT, in_vain: Arc::default() }
     }
 
-    /// Waits until udev is done with an interface of the host's namespace, for 5 s at most. Where none runs nobody is waited for.
+    /// Waits until udev is done with an interface of the host's namespace, for 20 s at most, and 1 s after one that was waited for in
+    /// vain. Where none runs nobody is waited for.
     pub(crate) fn wait_until_done(&self, index: u32) {
-        let until = Instant::now() + self.limit;
+        let less = if self.in_vain.load(Ordering::Relaxed) { LESS } else { 1 };
+        let until = Instant::now() + self.limit / less;
         while self.is_running() && !self.is_done(index) {
             if Instant::now() >= until {
+                self.in_vain.store(true, Ordering::Relaxed);
                 tracing::warn!(
                     index,
                     "udev is not done with an interface; the name that it has now is taken for its own"
@@ -40,6 +49,7 @@ impl Udev {
             }
             sleep(LOOK);
         }
+        self.in_vain.store(false, Ordering::Relaxed);
     }
 
     fn is_running(&self) -> bool {
@@ -67,7 +77,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let waited = |limit| {
             let before = Instant::now();
-            Udev { dir: dir.path().to_owned(), limit }.wait_until_done(7);
+            Udev { limit, ..Udev::new(dir.path().to_owned()) }.wait_until_done(7);
             before.elapsed()
         };
         let (short, long) = (Duration::from_millis(30), Duration::from_secs(3600));
@@ -83,5 +93,24 @@ mod tests {
         }
         fs::write(dir.path().join("data/n7"), "I:77\nE:ID_NET_NAME=enp1s0v0\n").unwrap();
         waited(long);
+    }
+
+    #[test]
+    fn a_udev_that_hangs_is_waited_for_long_only_once() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("data")).unwrap();
+        fs::write(dir.path().join("control"), "").unwrap();
+        let limit = Duration::from_secs(2);
+        let udev = Udev { limit, ..Udev::new(dir.path().to_owned()) };
+        let waited = |index| {
+            let before = Instant::now();
+            udev.clone().wait_until_done(index);
+            before.elapsed()
+        };
+        assert!(waited(7) >= limit);
+        assert!(waited(8) < limit, "the second one");
+        fs::write(dir.path().join("data/n7"), "").unwrap();
+        waited(7);
+        assert!(waited(8) >= limit, "udev works again");
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::double::{FakeKernel, KernelRequest, Resets};
-use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
+use fairlead_host::{NetKernel, Op, SetLink, VfChange, VfLinkState, VfRate, VfVlan};
 use fairlead_sriov::wait_out_reset::SETTLES;
 use fairlead_sriov::{Administrator, Inventory, SettingError, VfDevice};
 use nix::errno::Errno;
@@ -215,4 +215,23 @@ fn of_several_interfaces_of_a_nic_the_one_that_tells_the_settings_is_found_once(
     vf.physical.interfaces = vec!["gone".into()];
     let error = machine.administrator.settings(&vf).unwrap_err();
     assert!(matches!(error, SettingError::NoInterface { .. }), "{error}");
+}
+
+#[test]
+fn a_pf_whose_interface_has_changed_names_with_another_pfs_is_asked_and_not_the_other() {
+    let machine = Machine::new(1);
+    let own = machine.kernel.add_host_link_of(NIC, "ens81f0");
+    let other = machine.kernel.add_host_link_of("0000:81:00.1", "ens81f1");
+    for (pf, vf, name) in [(own, "0000:81:10.0", "f0v0"), (other, "0000:81:14.0", "f1v0")] {
+        machine.kernel.add_vf(pf, vf, name);
+    }
+    let mut vf = machine.vfs[0].clone();
+    vf.physical.interfaces = vec!["ens81f0".into()];
+    for (index, name) in [(own, "swapped"), (other, "ens81f0"), (own, "ens81f1")] {
+        let renamed = Op::SetLink(SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+        machine.kernel.host().unwrap().batch(&[renamed]).unwrap();
+    }
+    machine.administrator.set(&vf, &tagged(9)).unwrap();
+    let vlan_by = |pf: u32| machine.kernel.snapshot().vfs[&pf][0].vlan.unwrap().id;
+    assert_eq!((vlan_by(own), vlan_by(other)), (9, 0));
 }

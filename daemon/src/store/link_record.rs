@@ -133,6 +133,10 @@ pub struct VfRecord {
     /// Its IOMMU group, which two pods never share where vfio-pci has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
+    /// The inode number of its directory in sysfs: a VF that is made again at its address has another. Absent where a release before
+    /// wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u64>,
     /// The settings that ADD changes, as they were.
     pub before: VfChange,
 }

@@ -102,6 +102,15 @@ impl FakeKernel {
         self.model().plug(HOST, name, Kind::Other { name: String::new() })
     }
 
+    /// The same, of the device at this PCI address, as kernels since 5.14 tell it.
+    pub fn add_host_link_of(&self, device: &str, name: &str) -> u32 {
+        let index = self.add_host_link(name);
+        let mut model = self.model();
+        let link = model.namespaces.get_mut(&HOST).and_then(|host| host.links.get_mut(&index));
+        link.into_iter().for_each(|link| link.device = Some(device.to_owned()));
+        index
+    }
+
     /// Makes a link of the host's a port of another one, as of a bridge.
     pub fn enslave(&self, port: &str, master: &str) {
         self.model().enslave(port, master);

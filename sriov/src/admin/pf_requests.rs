@@ -141,13 +141,15 @@ impl PfRequests<'_> {
 }
 
 fn links_of(host: &mut dyn Net, physical: &Physical) -> Result<Vec<Link>, NetError> {
+    let wanted = physical.address.to_string();
+    // The names were read earlier: by now one may be another PF's. Kernels before 5.14 do not say whose a link is.
+    let may_be_its = |link: &Link| link.device.as_ref().is_none_or(|device| *device == wanted);
     let mut links = Vec::new();
     for name in &physical.interfaces {
-        links.extend(host.link_by_name(name)?);
+        links.extend(host.link_by_name(name)?.filter(may_be_its));
     }
     if links.is_empty() {
         // Sysfs lists those of the namespace that it was mounted in, which need not be the daemon's.
-        let wanted = physical.address.to_string();
         links.extend(host.links()?.into_iter().filter(|link| is_of(link, &wanted)));
     }
     Ok(links)

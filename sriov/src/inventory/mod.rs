@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::PciAddr;
-use sysfs::{names, number, pci_address, target, target_name};
+use sysfs::{inode, names, number, pci_address, target, target_name};
 
 pub use iommu_group::GroupMember;
 pub use scan::{Interface, LinkType, Model, Rdma, Scan, ScannedPf, ScannedVf};
@@ -74,6 +74,9 @@ pub enum InventoryError {
         /// The PF that it says it belongs to.
         physical: PciAddr,
     },
+    /// It is another one than the one that is asked for.
+    #[error("PCI device {0} was made again: it is another one")]
+    MadeAgain(PciAddr),
     /// A link of sysfs leads to something that is no PCI device.
     #[error("{} leads to no PCI device", .0.display())]
     Astray(PathBuf),
@@ -113,6 +116,28 @@ impl Inventory {
         let index = self.index(physical, address)?;
         let interfaces = names(&self.dir(physical).join("net"))?;
         self.read(address, index, Physical { address: physical, interfaces })
+    }
+
+    /// The VF at an address, if its directory still has the [inode number](Inventory::inode) that it had; `None`: whichever is there.
+    ///
+    /// # Errors
+    /// As [`Inventory::vf`], and [`InventoryError::MadeAgain`].
+    pub fn vf_with_inode(&self, address: PciAddr, had: Option<u64>) -> Result<VfDevice, InventoryError> {
+        let device = self.vf(address)?;
+        // Read last: what was read before is of the one that is still there.
+        match had {
+            Some(had) if self.inode(address)? != Some(had) => Err(InventoryError::MadeAgain(address)),
+            _ => Ok(device),
+        }
+    }
+
+    /// The inode number of a device's directory; `None` where there is no such device. The device keeps it under whatever driver. One
+    /// that is made again at the address has another: the kernel gives none twice within a boot (`fs/kernfs/dir.c`, since 5.5).
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub fn inode(&self, address: PciAddr) -> Result<Option<u64>, InventoryError> {
+        inode(&self.dir(address))
     }
 
     /// The device on a bus, by its address there, that an interface belongs to; `None` for an interface of no device. For kernels

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -51,6 +52,15 @@ pub(super) fn last(path: &Path) -> Option<String> {
 pub(super) fn pci_address(link: &Path, to: &Path) -> Result<PciAddr, InventoryError> {
     let name = last(to).and_then(|name| name.parse().ok());
     name.ok_or_else(|| InventoryError::Astray(link.to_owned()))
+}
+
+/// The inode number of a directory, or of the one that a link leads to; `None` where there is none.
+pub(super) fn inode(dir: &Path) -> Result<Option<u64>, InventoryError> {
+    match fs::metadata(dir) {
+        Ok(found) => Ok(Some(found.ino())),
+        Err(e) if is_absent(&e) => Ok(None),
+        Err(e) => Err(failed(dir)(e)),
+    }
 }
 
 /// What is in a directory, in order; nothing where there is none.

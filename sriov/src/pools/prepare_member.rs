@@ -38,13 +38,16 @@ impl Provisioner {
     ) -> Result<ReadyVf, ProvisionError> {
         let vf = self.inventory.vf(address)?;
         self.may_be_had(&vf, desired, &self.cache())?;
+        let is_new = self.record(address)?.original_in(&self.boot_id).is_none();
         // On record before anything is changed: the next daemon gives back what this one has begun with.
         let original = self.adopt(&vf, desired)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
         let driver = desired.driver(&original);
         let left = if record.unclean.is_some() { self.programs_on(&vf)? } else { Vec::new() };
-        self.reset(&vf, driver)?;
+        if !desired.stays_bound(&vf, record, &original, is_new) {
+            self.reset(&vf, driver)?;
+        }
         failpoint::pass("pool.reset");
         // While no kernel driver has the VF, none resets it for each setting, and the next one takes the MAC address over.
         let settings = self.apply_settings(&vf, &desired.settings(record, &original), false)?;
@@ -117,7 +120,9 @@ impl Provisioner {
         // Whoever uses it now has not got it from us: it is given back when he is done.
         self.leave_alone(&vf, desired.left)?;
         let original = &self.begin_work(&vf, desired, original)?;
-        self.reset(&vf, &original.driver)?;
+        if !desired.stays_bound(&vf, &record, original, false) {
+            self.reset(&vf, &original.driver)?;
+        }
         failpoint::pass("pool.stripped");
         self.apply_settings(&vf, &VfProfile::from(&original.settings), true)?;
         failpoint::pass("pool.restored");

@@ -105,8 +105,8 @@ impl Drop for Reservation<'_> {
 }
 
 impl Pools {
-    /// Reserves a VF for a pod; one that is at work or coming home is waited for until `limit`. A VF of no pool is lent as it is,
-    /// unless its pool is only not known.
+    /// Reserves a VF for a pod; one that is at work or coming home is waited for until `limit`, and so is one to which nothing was done,
+    /// until it is prepared. A VF of no pool is lent as it is, unless its pool is only not known.
     ///
     /// # Errors
     /// Why its pool does not lend it.
@@ -172,12 +172,13 @@ impl Pools {
 
     /// Reserves a member to which nothing was done, for work on its name; it is idle again when this is dropped.
     pub(super) fn take_idle(&self, address: PciAddr) -> Option<Reservation<'_>> {
-        let taken = self.update(|state| {
-            let (_, member) = state.member(address)?;
-            let is_idle = member.state == MemberState::Idle;
-            is_idle.then(|| state.lend(address).ok()).flatten()
+        let is_taken = self.update(|state| {
+            let is_taken = state.of(address).is_some_and(|entry| entry.pool.take_idle(address));
+            state.in_transit.extend(is_taken.then_some(address));
+            is_taken
         });
-        taken.map(|(known, before)| Reservation { pools: self, address, known, before, kept: false })
+        let before = Some(MemberState::Idle);
+        is_taken.then(|| Reservation { pools: self, address, known: None, before, kept: false })
     }
 
     /// Whether a VF of a pool could be lent now, and why not; `None` for one of no pool.
@@ -290,6 +291,12 @@ impl Pools {
         state.declared.iter().find(|declared| declared.name == pool)?.resource_name.clone()
     }
 
+    /// Whether another device plugin than ours gives a pool's VFs to pods.
+    pub fn is_allocated_by_others(&self, pool: &str) -> bool {
+        let state = self.lock();
+        state.declared.iter().any(|declared| declared.name == pool && !declared.is_only_ours())
+    }
+
     /// The pool that has a VF; where the configuration cannot be read, the one that had it.
     pub fn pool_of(&self, address: PciAddr) -> Option<String> {
         let state = self.lock();
@@ -343,9 +350,7 @@ impl Shared {
         let before = entry.pool.member(address).map(|member| member.state.clone());
         let given = entry.pool.lend(address);
         given.map_err(|why| Refused { pool: entry.name.clone(), why })?;
-        // Of a member that was not ready nobody has compared what is known.
-        let known =
-            self.known.get(&address).filter(|_| matches!(before, Some(MemberState::Ready { .. }))).cloned();
+        let known = self.known.get(&address).cloned();
         self.in_transit.push(address);
         Ok((known, before))
     }

@@ -19,6 +19,10 @@ pub(super) struct DesiredState {
     pub(super) allow_no_iommu: bool,
     /// It is to have the RDMA device that it had, if it had one.
     pub(super) keeps_rdma: bool,
+    /// Another device plugin allocates it, at any moment.
+    allocated_by_others: bool,
+    /// It was ready once, and nothing has put that in doubt since.
+    verified: bool,
     /// It is to be given back, and no pod's before that.
     pub(super) leaves: bool,
     /// What is on its interface is nobody's: a pod that is gone has left it there.
@@ -45,6 +49,8 @@ impl DesiredState {
             mtu: pool.profile.mtu(),
             allow_no_iommu: pool.allow_no_iommu,
             keeps_rdma: pool.selectors.want_rdma(),
+            allocated_by_others: !pool.is_only_ours(),
+            verified: false,
             leaves: false,
             left: false,
         }
@@ -65,6 +71,11 @@ impl DesiredState {
     /// The same of one member.
     pub(super) fn for_one(&self, member: &Member) -> DesiredState {
         DesiredState { leaves: member.is_leaving(), ..self.after_a_pod(member.is_left_behind()) }
+    }
+
+    /// The same for work on one member.
+    pub(super) fn for_work_on(&self, member: &Member) -> DesiredState {
+        DesiredState { verified: member.is_verified(), ..self.after_a_pod(member.is_left_behind()) }
     }
 
     /// The same of one that a pod which is gone may have `left` as it liked.
@@ -94,6 +105,22 @@ impl DesiredState {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Whether a member stays bound while it is worked on. Another device plugin hands a pod the RDMA nodes that sysfs names when kubelet
+    /// asks, and knows nothing of our work: bound anew, a VF has none for a moment, and may have another VF's numbers after that. One that
+    /// is in doubt is bound anew all the same. `is_new`: nothing was done to it in this boot.
+    pub(super) fn stays_bound(
+        &self,
+        vf: &VfDevice,
+        record: &Record,
+        original: &OriginalState,
+        is_new: bool,
+    ) -> bool {
+        let has_rdma = original.rdma.as_ref().is_some_and(|devices| !devices.is_empty());
+        let is_in_doubt = self.left || record.unclean.is_some() || !(self.verified || is_new);
+        let is_bound = vf.driver.as_ref() == Some(&original.driver);
+        self.allocated_by_others && has_rdma && is_bound && !is_in_doubt
     }
 
     /// The driver of a member at rest.

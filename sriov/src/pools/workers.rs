@@ -78,8 +78,7 @@ impl Pools {
 
     fn carry_out(&self, task: Task) {
         let address = task.address();
-        let desired =
-            self.lock().member(address).map(|(entry, m)| entry.desired.after_a_pod(m.is_left_behind()));
+        let desired = self.lock().member(address).map(|(entry, m)| entry.desired.for_work_on(m));
         let Some(desired) = desired else { return };
         let started = Instant::now();
         let idle = |other| self.take_idle(other);

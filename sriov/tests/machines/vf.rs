@@ -1,6 +1,7 @@
 //! One VF at a time: an Intel 82576 as captured from the lab, and what it cannot show, written after the kernel's
 //! `Documentation/ABI/testing/sysfs-bus-pci`, its mlx5 and ice documentation and `PCI/iov.c`.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 
 use fairlead_sriov::InventoryError;
@@ -116,6 +117,30 @@ fn a_vf_without_driver_or_interface_is_read_as_such() {
     machine.virtual_of("0000:21:00.0", 0, "0000:21:10.0");
     let vf = machine.inventory().vf(at("0000:21:10.0")).unwrap();
     assert_eq!((vf.driver, vf.interfaces), (None, Vec::new()));
+}
+
+#[test]
+fn a_vf_that_is_made_again_at_its_address_is_another_one() {
+    let (machine, vf) = (Machine::new(), at("0000:21:10.0"));
+    let make = || {
+        machine.device("0000:21:10.0", "igbvf", &[], 0);
+        symlink("../0000:21:00.0", machine.dir("0000:21:10.0").join("physfn")).unwrap();
+    };
+    machine.device("0000:21:00.0", "igb", &["eth2"], 0);
+    symlink("../0000:21:10.0", machine.dir("0000:21:00.0").join("virtfn0")).unwrap();
+    let inventory = machine.inventory();
+    assert_eq!(inventory.inode(vf).unwrap(), None);
+    make();
+    let had = inventory.inode(vf).unwrap();
+    assert!(had.is_some());
+    fs::remove_file(machine.dir("0000:21:10.0").join("driver")).unwrap();
+    assert_eq!(inventory.vf_with_inode(vf, had).unwrap().driver, None);
+    // It stays beside the new one: a file system, other than sysfs, may give its number to the next directory.
+    fs::rename(machine.dir("0000:21:10.0"), machine.dir("removed")).unwrap();
+    make();
+    let another = inventory.vf_with_inode(vf, had).unwrap_err();
+    assert_eq!(another.to_string(), "PCI device 0000:21:10.0 was made again: it is another one");
+    inventory.vf_with_inode(vf, None).unwrap();
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Network {
             Network::Sriov(network) if kinds.sriov.is_vfio(network, request.key)? => {
                 // Under vfio-pci no netdev shows the MAC address: what the PF says is compared with the answer of ADD.
                 let answered = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
-                vfio::check(&kinds.sriov, network, answered)
+                vfio::check(&kinds.sriov, network, attachment.and_then(Attachment::vf), answered)
             }
             Network::Sriov(network) => vf::check(&kinds.sriov, network, request, pod),
         }

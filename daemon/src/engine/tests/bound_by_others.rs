@@ -1,6 +1,8 @@
 //! Pools whose VFs somebody else binds, on a kernel in memory: they keep whatever driver they are given.
 
+use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{config, kept};
 use super::*;
@@ -49,4 +51,19 @@ fn one_that_a_killed_daemon_has_unbound_is_bound_to_what_it_had() {
         assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some("igbvf")));
         rig.add(&config(VF, "")).unwrap();
     }
+}
+
+#[test]
+fn k26_a_drained_vf_that_another_plugin_gives_a_pod_is_refused_and_filled_it_has_its_pools_vlan() {
+    let [rig, _] = rigs();
+    let vlan = || rig.kernel.snapshot().vfs.values().next().unwrap()[0].vlan.unwrap().id;
+    rig.order(Verb::Drain, VF);
+    let refused = rig.add(&config(VF, "")).unwrap_err();
+    assert_eq!(refused.code, Code::TryAgain);
+    assert!(refused.msg.contains(r#"pool "radio", and it is drained"#), "{refused}");
+    assert!(refused.to_string().contains("fairleadd pools fill"), "{refused}");
+    assert_eq!((rig.states()[0].as_str(), vlan()), ("drained", 0));
+    rig.order(Verb::Fill, VF);
+    rig.add(&config(VF, "")).unwrap();
+    assert_eq!((rig.states()[0].as_str(), vlan()), ("lent", 7));
 }

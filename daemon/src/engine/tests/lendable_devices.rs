@@ -342,6 +342,35 @@ fn kubelet_that_does_not_answer_is_tried_again_only_where_a_device_plugin_is_kno
 }
 
 #[test]
+fn a_vf_of_another_allocators_pool_is_lent_to_nobody_while_kubelet_has_not_said_who_serves_it() {
+    let rig = kept(&format!(
+        "pools: [{{name: radio, selectors: {{pciAddresses: ['{VF}']}}, allocator: external}}]"
+    ));
+    let mut kubelet = FakeKubelet::running(&rig.root);
+    kubelet.stop();
+    let config = |vf: &str| pools::config(vf, r#","ipam":{}"#);
+    let is_unknown = || {
+        let before = rig.state();
+        let request = of_pod(&rig, "du-0", &config(VF));
+        let unknown = rig.serve(request, Instant::now(), Duration::from_millis(300)).outcome.unwrap_err();
+        assert_eq!((unknown.code, rig.state()), (Code::TryAgain, before), "{unknown}");
+        let told = format!("whether a device plugin serves VF {VF} is not known");
+        assert!(unknown.msg.contains(&told), "{unknown}");
+    };
+    is_unknown();
+    // What counts as an answer for a VF of no pool is none for this one.
+    rig.lends(&config(SECOND));
+    is_unknown();
+    kubelet.start();
+    {
+        let mut answers = kubelet.answers.lock().unwrap();
+        answers.allocatable = vec![device(RADIO, VF, 0)];
+        answers.pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    }
+    rig.call(of_pod(&rig, "du-0", &config(VF))).unwrap();
+}
+
+#[test]
 fn a_pf_is_not_lent_while_another_device_plugin_serves_vfs_of_it_unless_the_nodes_configuration_names_it() {
     let (rig, _kubelet) = with_another_plugin();
     show_pf(&rig);

@@ -53,9 +53,10 @@ fn x17_the_del_of_a_pools_vf_whose_name_another_one_has_by_chance_is_success() {
 
 #[test]
 fn x17_one_to_which_nothing_was_done_comes_home_under_its_own_name_only() {
-    let rig = kept("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
-    assert_eq!(rig.states(), ["ready", "idle"]);
+    let mut rig = kept("pools: []");
     rig.add(&config(SECOND, "")).unwrap();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
+    assert_eq!(rig.states(), ["ready", "lent"]);
     rig.kernel.add_host_link("vf1");
     let error = rig.del(&config(SECOND, "")).unwrap_err();
     assert!(error.msg.contains("bringing VF 0000:21:10.2 home"), "{error}");

@@ -202,6 +202,22 @@ fn x19_a_path_whose_vf_is_being_prepared_is_waited_for_and_one_that_is_quarantin
 }
 
 #[test]
+fn k25_an_idle_vf_that_an_add_names_has_its_pools_settings_before_the_pod_has_it() {
+    let rig = kept(&POOL.replace("}}]", "}, min: 1}]"));
+    assert_eq!(rig.states(), ["ready", "idle"]);
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| rig.add(&config(SECOND, "")));
+        while !adds.is_finished() {
+            rig.engine().core.kinds.sriov.pools.work_here();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        adds.join().unwrap().unwrap();
+    });
+    let vf = rig.kernel.snapshot().vfs.values().next().unwrap()[1].clone();
+    assert_eq!((rig.states()[1].as_str(), vf.vlan.unwrap().id, vf.trust), ("lent", 7, Some(true)));
+}
+
+#[test]
 fn a_changed_configuration_is_taken_while_the_daemon_runs_and_a_pod_keeps_what_it_has() {
     let mut rig = with(POOL);
     let before = rig.machine();

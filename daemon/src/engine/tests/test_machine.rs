@@ -52,9 +52,16 @@ impl Rig {
         fs::rename(self.device(address), self.dir.path().join(address)).unwrap();
     }
 
-    /// It is there again, or one like it.
+    /// One like it is made: what is in the directory is the same, and the directory is another one.
     pub(super) fn plug_in_again(&self, address: &str) {
-        fs::rename(self.dir.path().join(address), self.device(address)).unwrap();
+        let (removed, device) = (self.dir.path().join(address), self.device(address));
+        // Made while the other one is there: a file system, other than sysfs, may give its inode number to the next directory.
+        fs::create_dir(&device).unwrap();
+        for file in fs::read_dir(&removed).unwrap().collect::<Vec<_>>() {
+            let name = file.unwrap().file_name();
+            fs::rename(removed.join(&name), device.join(&name)).unwrap();
+        }
+        fs::remove_dir(&removed).unwrap();
         symlink(format!("../{address}"), self.virtfn(number(address))).unwrap();
     }
 

@@ -65,6 +65,8 @@ pub struct Pending {
     pub verified: bool,
     /// A pod that it was allocated to is gone, and nothing was done to it since: what is on its interface is nobody's.
     pub left_behind: bool,
+    /// An ADD has named it when nothing was done to it yet: it is prepared whatever the stock.
+    pub named: bool,
     /// Failures of its own in a row.
     pub failures: u32,
     /// What keeps it waiting for the next try.
@@ -306,15 +308,15 @@ impl Member {
         self.state.pending()?.setback.as_ref()
     }
 
-    /// Whether it may be given to a pod.
+    /// Whether it may be given to a pod, as it is or, where nothing was done to it yet, when it was prepared.
     pub fn lendable(&self) -> Result<(), Refusal> {
         match (&self.state, &self.hold) {
             (MemberState::Gone, _) => Err(Refusal::Gone),
             (MemberState::Lent { .. }, _) => Err(Refusal::Lent),
             (MemberState::Foreign { who, .. }, _) => Err(Refusal::Foreign(who.clone())),
             (_, Some(Hold::Quarantined(why))) => Err(Refusal::Quarantined(why.clone())),
-            // One that nothing was done to is a VF like any other.
-            (MemberState::Ready { .. }, None) | (MemberState::Idle, _) => Ok(()),
+            (MemberState::Idle, Some(Hold::Drained)) => Err(Refusal::Drained),
+            (MemberState::Ready { .. } | MemberState::Idle, None) => Ok(()),
             // The pod that it was allocated to is there already.
             (MemberState::Ready { allocated: true, .. }, _) => Ok(()),
             _ => Err(self.not_yet()),
@@ -439,7 +441,7 @@ impl Member {
     }
 
     pub(super) fn give_back(&mut self) -> Task {
-        self.pass_on(|pending| MemberState::Restoring(Pending { allocated: false, ..pending }));
+        self.pass_on(|pending| MemberState::Restoring(Pending { allocated: false, named: false, ..pending }));
         Task::GiveBack(self.address)
     }
 }

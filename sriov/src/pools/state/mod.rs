@@ -1,8 +1,8 @@
 //! A pool of VFs as a value: which members it has, how each stands, what is to be done next, and which one a draw gives. Pure:
 //! whoever carries the tasks out reports how they ended.
 //!
-//! A member that is lent, quarantined, drained or somebody else's is never given to a pod. Nothing is ever to be done to one
-//! that is lent or somebody else's, or that the allocator has given to a pod as it was ready.
+//! A member that is lent, quarantined, drained or somebody else's is never given to a pod, nor is one that was not prepared.
+//! Nothing is ever to be done to one that is lent or somebody else's, or that the allocator has given to a pod as it was ready.
 
 mod allocation;
 mod member;
@@ -73,6 +73,9 @@ pub enum Refusal {
     /// It does not work, or the operator has said so.
     #[error("it is quarantined: {0}")]
     Quarantined(String),
+    /// The operator wants it as it was, without what its pool wants of it.
+    #[error("it is drained, by order of the operator")]
+    Drained,
     /// Somebody else uses it.
     #[error("somebody else uses it: {0}")]
     Foreign(String),
@@ -220,7 +223,8 @@ impl Pool {
                 }
                 // Kubelet has given it to a pod, which waits for it: the stock does not matter.
                 (MemberState::Due(pending), None) if pending.allocated => tasks.push(member.prepare()),
-                (MemberState::Due(_), None) if supply < self.stock.max() => {
+                // An ADD that has named it waits for it: above `max` another one is given back instead.
+                (MemberState::Due(pending), None) if pending.named || supply < self.stock.max() => {
                     supply += 1;
                     tasks.push(member.prepare());
                 }
@@ -327,13 +331,27 @@ impl Pool {
         });
     }
 
-    /// Gives a member to a pod, if it may have it.
+    /// Gives a member to a pod, if it may have it. One to which nothing was done is prepared first, whatever the stock: it has neither
+    /// the driver nor the settings that its pool wants.
     pub fn lend(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         member.lendable()?;
+        if member.state == MemberState::Idle {
+            member.state = MemberState::Due(Pending { named: true, ..Pending::default() });
+            return Err(member.not_yet());
+        }
         let verified = member.is_verified();
         member.state = MemberState::Lent { allocated: false, verified, left_behind: false };
         Ok(())
+    }
+
+    /// Takes a member to which nothing was done, for work on it that gives it to no pod; [`Pool::unused`] ends that. Answers whether it
+    /// was there to be taken: one that is quarantined is left alone.
+    pub fn take_idle(&mut self, address: PciAddr) -> bool {
+        let is_idle = |m: &&mut Member| m.state == MemberState::Idle && !m.is_quarantined();
+        let Some(member) = self.member_mut(address).filter(is_idle) else { return false };
+        member.state = MemberState::Lent { allocated: false, verified: false, left_behind: false };
+        true
     }
 
     /// A member is somebody's whom nobody has lent it.

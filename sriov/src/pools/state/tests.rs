@@ -178,6 +178,47 @@ fn k26_a_drained_member_is_given_back_at_once_or_after_its_pod_and_filled_on_ord
 }
 
 #[test]
+fn k26_a_drained_member_is_lent_to_nobody_before_it_is_filled() {
+    let mut pool = pool(1, Stock::default());
+    let vf = address(0);
+    settle(&mut pool);
+    pool.drain(vf);
+    settle(&mut pool);
+    assert_eq!((pool.lend(vf), pool.allocate(vf)), (Err(Refusal::Drained), Err(Refusal::Drained)));
+    assert!(!pool.member(vf).unwrap().is_awaited(), "nobody waits for the operator");
+    pool.fill(vf);
+    assert_eq!(pool.lend(vf), Err(Refusal::NotYet("preparing".to_owned())));
+    settle(&mut pool);
+    assert_eq!(pool.lend(vf), Ok(()));
+}
+
+#[test]
+fn k25_an_idle_member_that_an_add_names_is_prepared_first_and_above_max_another_one_is_given_back() {
+    let mut pool = pool(3, Stock { min: Some(1), max: Some(1), batch: 1 });
+    let [ready_one, named] = [0, 2].map(address);
+    settle(&mut pool);
+    assert_eq!(pool.lend(named), Err(Refusal::NotYet("preparing".to_owned())));
+    assert_eq!(pool.due(later()), [Task::Prepare(named)]);
+    assert_eq!(pool.due(later()), [Task::GiveBack(ready_one)]);
+    pool.given_back(ready_one);
+    pool.prepared(named);
+    assert_eq!(pool.due(later()), []);
+    assert_eq!(pool.lend(named), Ok(()));
+}
+
+#[test]
+fn an_idle_member_is_taken_for_work_on_its_name_drained_or_not_and_is_idle_after_that() {
+    let mut pool = pool(3, Stock { min: Some(0), max: None, batch: 0 });
+    pool.drain(address(1));
+    pool.quarantine(address(2), "no answer");
+    assert_eq!([0, 1, 2].map(|n| pool.take_idle(address(n))), [true, true, false]);
+    assert_eq!(pool.lend(address(1)), Err(Refusal::Lent));
+    (0..2).for_each(|n| pool.unused(address(n), MemberState::Idle));
+    let states: Vec<&str> = pool.members().map(Member::state_name).collect();
+    assert_eq!(states, ["idle", "drained", "quarantined"]);
+}
+
+#[test]
 fn one_that_is_a_member_no_more_is_given_back_after_its_pod_and_forgotten() {
     let mut pool = pool(2, Stock::default());
     settle(&mut pool);
@@ -324,7 +365,7 @@ fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before
 fn one_that_a_pod_has_left_unclean_is_quarantined_until_it_was_bound_anew_whatever_the_stock() {
     let mut pool = pool(2, Stock { min: Some(0), max: Some(0), batch: 0 });
     let vf = address(0);
-    pool.lend(vf).unwrap(); // as it is: nothing was changed of it
+    pool.claimed(vf); // as it is: nothing was changed of it
     pool.soiled(vf, "XDP (driver) program 7");
     assert_eq!(pool.member(vf).unwrap().state_name(), "lent");
     pool.returned(vf);

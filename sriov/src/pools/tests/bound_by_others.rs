@@ -2,7 +2,7 @@
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Override, PciKernel};
+use fairlead_host::{Op, Override, PciKernel, VfChange, VfVlan};
 
 use super::*;
 
@@ -28,6 +28,26 @@ impl Rig {
     fn binds(&self) -> usize {
         self.asked(|asked| matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_)))
     }
+}
+
+/// Another plugin's VFs, which have RDMA devices; nothing was done to them yet. With `trust` the interface of such a VF takes its MAC
+/// address without a new binding.
+fn rdma_vfs_of_another_plugin() -> Rig {
+    let text = "pools: [{name: radio, selectors: {vendors: ['8086'], isRdma: true}, allocator: external, \
+                profile: {vlan: 7, trust: on}}]";
+    let mut rig = with(text);
+    [VF, SECOND].iter().for_each(|vf| rig.kernel.add_rdma(vf).unwrap());
+    rig.restart();
+    rig
+}
+
+/// A pod has the first VF, does this, and is gone; its pool has done its work after that.
+fn lent_and_returned(rig: &Rig, meanwhile: impl FnOnce()) {
+    let lent = rig.pools().lend(pci(VF), Instant::now()).unwrap();
+    meanwhile();
+    lent.keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    rig.pools().work_here();
 }
 
 /// Ready, each by its own configuration: another plugin's VFs, and those of the SR-IOV device plugin's own file.
@@ -146,4 +166,48 @@ fn one_that_its_owner_binds_anew_while_no_daemon_runs_keeps_that_though_its_pool
         rig.keep();
         assert_eq!(rig.states(), ["ready", "ready"]);
     }
+}
+
+#[test]
+fn x07_an_rdma_vf_that_another_plugin_allocates_stays_bound_so_that_its_nodes_are_its_own_at_any_moment() {
+    let rig = rdma_vfs_of_another_plugin();
+    let nodes = || rig.pools().provisioner.inventory.rdma(pci(VF)).unwrap();
+    let before = nodes();
+    let was_bound_anew = |asked: &KernelRequest| {
+        matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_) | KernelRequest::Reset(_))
+    };
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    lent_and_returned(&rig, || {
+        let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
+        let vlan = Some(VfVlan { id: 9, ..VfVlan::default() });
+        rig.in_host(Op::SetVfs { pf, changes: vec![(0, VfChange { vlan, ..VfChange::default() })] });
+    });
+    assert_eq!((rig.states()[0].as_str(), rig.settings().vlan.unwrap().id), ("ready", 7));
+    assert_eq!((rig.asked(was_bound_anew), nodes()), (0, before));
+    rig.order(Verb::Drain, VF);
+    assert_eq!((rig.states()[0].as_str(), rig.settings().vlan.unwrap().id), ("drained", 0));
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Unbind(_) | KernelRequest::Reset(_))), 0);
+}
+
+#[test]
+fn x07_an_rdma_vf_of_another_plugin_that_is_in_doubt_is_bound_anew() {
+    let rig = rdma_vfs_of_another_plugin();
+    rig.keep();
+    let unbound = || rig.asked(|asked| *asked == KernelRequest::Unbind(VF.to_owned()));
+    // Its pod has left a program, and the operator's order, which hides that, ends before the VF is worked on.
+    for (ordered, expected) in [(false, 1), (true, 2)] {
+        lent_and_returned(&rig, || {
+            rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+            if ordered {
+                [Verb::Quarantine, Verb::Release].iter().for_each(|verb| rig.order(*verb, VF));
+            }
+        });
+        assert_eq!((rig.states()[0].as_str(), unbound()), ("ready", expected));
+    }
+    rig.kernel.set_dead(VF, true);
+    rig.check_pools();
+    rig.kernel.set_dead(VF, false);
+    rig.keep_on();
+    assert_eq!((rig.states()[0].as_str(), unbound()), ("ready", 3));
 }

@@ -47,6 +47,8 @@ fn k26_drained_vfs_are_as_they_were_and_stay_so_until_they_are_filled() {
     rig.restart();
     rig.keep();
     assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(), "drained".to_owned()], before));
+    let refused = rig.pools().lend(pci(VF), Instant::now() + Duration::from_secs(30)).err().unwrap();
+    assert_eq!(refused.why, Refusal::Drained);
     rig.order(Verb::Fill, SECOND);
     assert_eq!(rig.states(), ["drained", "ready"]);
 }

@@ -23,7 +23,7 @@ impl SriovServices {
     pub(crate) fn broken(&self, attachment: &Attachment, home: &NetdevsAtHome) -> Option<String> {
         let vf = attachment.vf().filter(|_| attachment.phase == Phase::Attached)?;
         let address = vf.address;
-        let device = match self.inventory.vf(address) {
+        let device = match self.inventory.vf_with_inode(address, vf.inode) {
             Ok(device) => device,
             // What cannot be read is not called broken.
             Err(InventoryError::Io { .. }) => return None,

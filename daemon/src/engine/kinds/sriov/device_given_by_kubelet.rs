@@ -31,6 +31,8 @@ struct Announced {
     resources: BTreeMap<String, String>,
     /// When kubelet was asked last, whether or not it answered.
     asked: Option<Instant>,
+    /// It answered then.
+    is_answered: bool,
 }
 
 impl AnnouncedDevices {
@@ -41,13 +43,15 @@ impl AnnouncedDevices {
             devices.ids.clone().into_iter().map(move |id| (id, resource.clone()))
         };
         let resources = all.iter().flat_map(of).collect();
-        *self.0.lock() = Announced { resources, asked: Some(Instant::now()) };
+        *self.0.lock() = Announced { resources, asked: Some(Instant::now()), is_answered: true };
     }
 
-    /// The resource of a device, and whether it is so new that nobody need be asked again.
-    fn resource_of(&self, id: &str) -> (Option<String>, bool) {
+    /// The resource of a device, and whether it is so new that nobody need be asked again. `must_be_told`: kubelet's silence does not
+    /// count as news.
+    fn resource_of(&self, id: &str, must_be_told: bool) -> (Option<String>, bool) {
         let announced = self.0.lock();
-        let is_fresh = announced.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        let is_recent = announced.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        let is_fresh = is_recent && (announced.is_answered || !must_be_told);
         (announced.resources.get(id).cloned(), is_fresh)
     }
 
@@ -61,15 +65,17 @@ impl AnnouncedDevices {
 
     /// Kubelet has not answered: what it said before stands.
     fn note_silence(&self) {
-        self.0.lock().asked = Some(Instant::now());
+        let mut announced = self.0.lock();
+        announced.asked = Some(Instant::now());
+        announced.is_answered = false;
     }
 }
 
 impl SriovServices {
     /// Refuses a device that kubelet allocates and has not given to the pod of this request: code 7 when it says so, 11 when it
-    /// does not answer. A device that no device plugin is known to serve is anybody's.
+    /// does not answer. A device that no device plugin is known to serve is anybody's, unless a pool of another allocator has it.
     pub(crate) fn must_be_given(&self, request: &AttachmentRequest<'_>, id: &str) -> Result<(), CniError> {
-        match self.resource_that_serves(request, id) {
+        match self.resource_that_serves(request, id)? {
             Some(resource) => self.must_be_given_of(request, id, &resource),
             None => Ok(()),
         }
@@ -129,29 +135,35 @@ impl SriovServices {
 
     /// Whether a device plugin is known to serve this VF: then an ADD has it only where kubelet has given it to the pod.
     pub(crate) fn is_served(&self, request: &AttachmentRequest<'_>, vf: PciAddr) -> bool {
-        self.resource_that_serves(request, &vf.to_string()).is_some()
+        matches!(self.resource_that_serves(request, &vf.to_string()), Ok(Some(_)))
     }
 
-    /// The resource under which a device plugin is known to serve a device: by our own pools, or as kubelet tells.
-    fn resource_that_serves(&self, request: &AttachmentRequest<'_>, id: &str) -> Option<String> {
+    /// The resource under which a device plugin is known to serve a device: by our own pools, or as kubelet tells. Code 11 for a VF
+    /// that another allocator's pool has, while kubelet has not said who serves it and does not answer.
+    fn resource_that_serves(
+        &self,
+        request: &AttachmentRequest<'_>,
+        id: &str,
+    ) -> Result<Option<String>, CniError> {
         if !self.pod_resources.is_expected() {
-            return None;
+            return Ok(None);
         }
-        if let Some(resource) = self.resource_of_pool(id) {
-            return Some(resource);
+        let pool = id.parse::<PciAddr>().ok().and_then(|address| self.pools.pool_of(address));
+        if let Some(resource) = pool.as_ref().and_then(|pool| self.pools.resource(pool)) {
+            return Ok(Some(resource));
         }
-        let (known, is_fresh) = self.announced.resource_of(id);
+        let must_be_told = pool.is_some_and(|pool| self.pools.is_allocated_by_others(&pool));
+        let (known, is_fresh) = self.announced.resource_of(id, must_be_told);
         if known.is_some() || is_fresh {
-            return known;
+            return Ok(known);
         }
-        // Kubelet that does not answer: what it said before stands.
-        let _ = self.ask_what_is_announced(request.waiting.deadline.min(Instant::now() + ALLOCATABLE));
-        self.announced.resource_of(id).0
-    }
-
-    fn resource_of_pool(&self, id: &str) -> Option<String> {
-        let pool = self.pools.pool_of(id.parse().ok()?)?;
-        self.pools.resource(&pool)
+        match self.ask_what_is_announced(request.waiting.deadline.min(Instant::now() + ALLOCATABLE)) {
+            Err(error) if must_be_told => {
+                Err(unknown(&format!("whether a device plugin serves VF {id}"), &error))
+            }
+            // Kubelet that does not answer: what it said before stands.
+            _ => Ok(self.announced.resource_of(id, must_be_told).0),
+        }
     }
 
     /// Asks kubelet what the device plugins of the node announce.

@@ -27,7 +27,7 @@ impl SriovServices {
 
     /// Refuses while a process has the VF of an attachment: whoever has no caller who waits looks once.
     pub(crate) fn must_be_unused(&self, attachment: &Attachment, vf: &VfRecord) -> Result<(), CniError> {
-        match self.inventory.vf(vf.address) {
+        match self.inventory.vf_with_inode(vf.address, vf.inode) {
             Ok(device) if device.driver.as_deref() == Some(VFIO_PCI) => {
                 self.process_with(attachment, &device)?.map_or(Ok(()), Err)
             }

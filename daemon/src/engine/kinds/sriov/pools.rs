@@ -63,6 +63,7 @@ pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
         Refusal::Quarantined(_) => {
             "see `fairleadd pools`; when the cause is gone: fairleadd pools release, and its address"
         }
+        Refusal::Drained => "when pods are to have it again: fairleadd pools fill, and its address",
         Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
         Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
     };

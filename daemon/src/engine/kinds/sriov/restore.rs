@@ -11,12 +11,13 @@ use crate::engine::kinds::AwaitsCarrier;
 use crate::store::VfRecord;
 
 impl SriovServices {
-    /// The VF of a record; one that is gone is logged.
+    /// The VF of a record; one that is gone is logged. One that was made again at its address is somebody else's by now.
     pub(crate) fn still_there(&self, vf: &VfRecord) -> Result<Option<VfDevice>, CniError> {
-        match self.inventory.vf(vf.address) {
+        match self.inventory.vf_with_inode(vf.address, vf.inode) {
             Ok(device) => Ok(Some(device)),
             Err(
                 e @ (InventoryError::Absent(_)
+                | InventoryError::MadeAgain(_)
                 | InventoryError::Disowned { .. }
                 | InventoryError::NotVirtual(_)),
             ) => {

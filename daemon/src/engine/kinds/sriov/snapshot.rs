@@ -15,6 +15,8 @@ use crate::store::{Key, LinkRecord, VfRecord};
 pub(crate) struct Snapshot {
     /// What sysfs says of it.
     pub(crate) device: VfDevice,
+    /// The inode number of its directory in sysfs.
+    pub(crate) inode: Option<u64>,
     /// The name of the driver that has it.
     pub(crate) driver: String,
     /// Its netdev in the host's namespace; `None` under vfio-pci.
@@ -33,6 +35,7 @@ impl Snapshot {
             index: self.device.index,
             driver: self.driver.clone(),
             iommu_group: self.device.iommu_group,
+            inode: self.inode,
             before: plan.undo,
         };
         (vf, plan.change)
@@ -44,10 +47,12 @@ impl SriovServices {
     /// that the pool knows.
     pub(crate) fn snapshot(&self, wanted: &Sriov, reserved: &ReservedVf<'_>) -> Result<Snapshot, CniError> {
         let (device, driver) = (reserved.device().clone(), reserved.driver().to_owned());
+        // What the pool knows may be older than the VF that is there now.
+        let inode = self.inventory.inode(device.address).map_err(|e| unusable(&e))?;
         let known = reserved.known().map(|known| known.settings.clone());
         if driver == VFIO_PCI {
             let settings = self.settings_under_vfio(wanted, &device, known)?;
-            return Ok(Snapshot { device, driver, netdev: None, settings });
+            return Ok(Snapshot { device, inode, driver, netdev: None, settings });
         }
         let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
@@ -60,7 +65,7 @@ impl SriovServices {
             (None, true) => None,
             (None, false) => Some(self.admin.settings(&device).map_err(|e| errors::setting(&e))?),
         };
-        Ok(Snapshot { device, driver, netdev: Some(link), settings })
+        Ok(Snapshot { device, inode, driver, netdev: Some(link), settings })
     }
 
     /// Without a netdev nothing but its settings says its MAC address: they are read even where none is wanted, unless its

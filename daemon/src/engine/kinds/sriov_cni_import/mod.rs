@@ -310,6 +310,8 @@ fn vf_record(record: &Record, device: &VfDevice, driver: &str) -> VfRecord {
         index: device.index,
         driver: driver.to_owned(),
         iommu_group: device.iommu_group,
+        // That plugin has noted none.
+        inode: None,
         before: record.before.clone(),
     }
 }

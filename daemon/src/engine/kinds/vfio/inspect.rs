@@ -2,16 +2,26 @@
 
 use fairlead_cni::CniError;
 use fairlead_host::Mac;
-use fairlead_sriov::VFIO_PCI;
+use fairlead_sriov::{InventoryError, VFIO_PCI};
 
 use crate::engine::errors;
 use crate::engine::kinds::Checked;
 use crate::engine::kinds::sriov::{Sriov, SriovServices, unusable};
+use crate::store::VfRecord;
 
-/// CHECK: driver, MAC address and settings. `answered`: the MAC address that ADD answered, empty for none.
-pub(crate) fn check(sriov: &SriovServices, wanted: &Sriov, answered: &str) -> Result<Checked, CniError> {
-    let device = sriov.inventory.vf(wanted.address()?).map_err(|e| unusable(&e))?;
-    let address = device.address;
+/// CHECK: that it is the VF on record, its driver, MAC address and settings. `answered`: the MAC address that ADD answered, empty for
+/// none.
+pub(crate) fn check(
+    sriov: &SriovServices,
+    wanted: &Sriov,
+    recorded: Option<&VfRecord>,
+    answered: &str,
+) -> Result<Checked, CniError> {
+    let address = wanted.address()?;
+    let device = match sriov.inventory.vf_with_inode(address, recorded.and_then(|vf| vf.inode)) {
+        Err(another @ InventoryError::MadeAgain(_)) => return Ok(Checked::Changed(another.to_string())),
+        found => found.map_err(|e| unusable(&e))?,
+    };
     match device.driver.as_deref() {
         Some(VFIO_PCI) => {}
         other => {

@@ -59,6 +59,7 @@ struct Watched {
     /// Given as they were ready: pods may have them in their hands.
     given: BTreeSet<PciAddr>,
     never: BTreeSet<PciAddr>,
+    drained: BTreeSet<PciAddr>,
     /// A pod has left on them what could not be undone, and nothing was done to them since.
     unclean: BTreeSet<PciAddr>,
     /// Not ready since something befell them: no allocator is to be told that they are well.
@@ -66,9 +67,12 @@ struct Watched {
 }
 
 impl Watched {
-    fn gave(&mut self, address: PciAddr) {
+    /// `is_its`: it had been allocated to the pod, which is there already.
+    fn gave(&mut self, address: PciAddr, is_its: bool) {
         assert!(!self.never.contains(&address), "{address} is quarantined or somebody else's");
         assert!(!self.unclean.contains(&address), "{address} is as its last pod has left it");
+        assert!(!self.doubtful.contains(&address), "{address} was not prepared");
+        assert!(is_its || !self.drained.contains(&address), "{address} is drained");
         assert!(self.lent.insert(address), "{address} was given twice");
         self.given.remove(&address);
     }
@@ -131,6 +135,7 @@ impl Watched {
                 self.doubtful.insert(task.address());
                 if self.pool.failed(task.address(), "it fails", Instant::now()) {
                     self.never.insert(task.address());
+                    self.drained.remove(&task.address());
                 }
             }
             Happening::Hindered(n) => {
@@ -145,14 +150,15 @@ impl Watched {
                 self.pool.nobody_has(address(n));
             }
             Happening::Lend(n) => {
+                let is_its = self.pool.member(address(n)).is_some_and(Member::is_given);
                 if self.pool.lend(address(n)).is_ok() {
-                    self.gave(address(n));
+                    self.gave(address(n), is_its);
                 }
             }
             Happening::Draw => {
                 if let Some(address) = self.pool.draw(Spread::Packed, |_| Some(0)) {
                     assert!(!self.given.contains(&address), "{address} is drawn, and was given");
-                    self.gave(address);
+                    self.gave(address, false);
                 }
             }
             Happening::Returned(n) => {
@@ -179,13 +185,18 @@ impl Watched {
                 }
             }
             Happening::Left(n) => self.pool.left(address(n)),
-            Happening::Fill(n) => self.pool.fill(address(n)),
+            Happening::Fill(n) => {
+                self.drained.remove(&address(n));
+                self.pool.fill(address(n));
+            }
             Happening::Drain(n) => {
                 self.never.remove(&address(n));
+                self.drained.insert(address(n));
                 self.pool.drain(address(n));
             }
             Happening::Quarantine(n) => {
                 self.never.insert(address(n));
+                self.drained.remove(&address(n));
                 self.pool.quarantine(address(n), "the operator says so");
             }
             Happening::Soiled(n) => {
@@ -222,9 +233,9 @@ impl Watched {
 }
 
 fn watched(stock: Stock) -> Watched {
-    let [lent, given, never, unclean] = [(); 4].map(|()| BTreeSet::new());
+    let [lent, given, never, drained, unclean] = [(); 5].map(|()| BTreeSet::new());
     let doubtful = (0..8).map(address).collect();
-    Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, unclean, doubtful }
+    Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, drained, unclean, doubtful }
 }
 
 /// Found by the histories below: the unclean one counted as supply while it was prepared, though it was another pod's.
