@@ -277,6 +277,7 @@ mod tests {
             env: vec![("CNI_COMMAND".into(), "DEL".into())],
             config: config.into(),
             deadline_ms: 0,
+            issued_ns: None,
             spooled: Some(Spooled { boot_id: "b".into(), at: 7, cookie: Some(9) }),
         }
     }

@@ -154,6 +154,10 @@ pub struct Request {
     /// The milliseconds for which the caller will still wait; 0 when that is not known.
     #[serde(default)]
     pub deadline_ms: u64,
+    /// When the executable was started: the time of `CLOCK_MONOTONIC` in nanoseconds, which means nothing in another boot. With a GC,
+    /// whose list is older than that, and with all that is spooled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued_ns: Option<u64>,
     /// Set on a request that was spooled while the daemon was down.
     #[serde(default)]
     pub spooled: Option<Spooled>,
@@ -164,7 +168,7 @@ pub struct Request {
 pub struct Spooled {
     /// The text of `/proc/sys/kernel/random/boot_id` when the request was spooled.
     pub boot_id: String,
-    /// When it was spooled, in seconds since the epoch: what was attached since is not in the list of a GC.
+    /// When the executable was started, in seconds since the epoch. For daemons that do not know [`Request::issued_ns`].
     pub at: u64,
     /// The `SO_NETNS_COOKIE` of the namespace, where the executable could read it.
     #[serde(default)]

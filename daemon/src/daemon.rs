@@ -14,6 +14,7 @@ use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 use fairlead_host::memory::MemoryFiles;
 use fairlead_host::process::{give_memory_back, raise_open_files};
 use fairlead_host::scheduling::{prefer_this_thread, stay_off_isolated};
+use fairlead_host::vital_thread;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +38,7 @@ use crate::run_dir::{RunDir, RunDirError};
 use crate::server::{self, ServerState};
 use crate::settings::{LiveSettings, Settings};
 use crate::spool::{self, Replay, SpoolError};
+use crate::systemd_reports::{notify, report_to_watchdog};
 
 /// The time that calls at work have to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -245,7 +247,7 @@ fn installation_thread(
     let programs = (own_program(), paths.state_dir.as_path());
     let node = NodeInstallation::new(networks, programs, node, Box::new(in_use), Box::new(change_over));
     let keep = move || node.keep(&news, &|| readiness.ready(), &|| settings.current().install.clone());
-    std::thread::Builder::new().name("installation".into()).spawn(keep).map(drop)
+    vital_thread::begin("installation", keep)
 }
 
 fn metrics_port(surroundings: &Surroundings) -> std::io::Result<MetricsPort> {
@@ -297,7 +299,7 @@ fn server_thread(
     let work = move || {
         prefer_this_thread();
         runtime.block_on(async move {
-            tokio::spawn(watchdog());
+            tokio::spawn(report_to_watchdog(server.health.clone()));
             match signals() {
                 Ok(signals) => drop(tokio::spawn(forward_signals(signals, events))),
                 Err(error) => error!(%error, "signals are not heard; SIGKILL alone will end this daemon"),
@@ -306,6 +308,8 @@ fn server_thread(
                 error!(%error, "the socket can't be served");
             }
         });
+        // A look-up of the operator's may hang in a file system for good, and the daemon ends all the same.
+        runtime.shutdown_background();
     };
     Ok(std::thread::Builder::new().name("server".into()).spawn(work)?)
 }
@@ -330,22 +334,6 @@ async fn forward_signals([mut term, mut int, mut hup]: Signals, events: Sender<E
         if events.send(event).is_err() {
             return;
         }
-    }
-}
-
-/// Reports to systemd's watchdog, from the server's thread, that this thread still runs.
-async fn watchdog() {
-    let Some(limit) = sd_notify::watchdog_enabled() else { return };
-    loop {
-        notify(&[NotifyState::Watchdog]);
-        // Three times within the limit: one report that is late does not end the daemon.
-        tokio::time::sleep(limit / 3).await;
-    }
-}
-
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        warn!(%error, "the service manager could not be told");
     }
 }
 

@@ -40,6 +40,12 @@ impl Condition {
     }
 }
 
+/// Those of these conditions that are not met, in one line for a person; empty where all are.
+pub(crate) fn unmet(conditions: &[Condition]) -> String {
+    let unmet = conditions.iter().filter(|c| !c.met).map(|c| format!("{} ({})", c.name, c.reason));
+    unmet.collect::<Vec<String>>().join(", ")
+}
+
 /// Looks at one thing that must work: `Ok` holds what was seen, or nothing; `Err` says what does not work, why,
 /// and the remedy. Called on a thread of its own, never on the path of calls.
 pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
@@ -100,9 +106,7 @@ impl Readiness {
 
     /// The conditions that are not met, in one line for a person.
     pub fn missing(&self) -> String {
-        let all = self.conditions();
-        let open = all.iter().filter(|c| !c.met).map(|c| format!("{} ({})", c.name, c.reason));
-        open.collect::<Vec<String>>().join(", ")
+        unmet(&self.conditions())
     }
 
     fn set(&self, name: &'static str, source: Source) {

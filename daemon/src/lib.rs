@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod boot_time;
 pub mod call;
 mod capabilities;
 pub mod cli;
@@ -37,4 +38,5 @@ pub mod server;
 pub mod settings;
 pub mod spool;
 pub mod store;
+mod systemd_reports;
 pub mod validate;

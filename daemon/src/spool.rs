@@ -1,8 +1,8 @@
 //! Requests that came while the daemon was down. They are carried out once at the start, in order, before
 //! anything else, on a thread of their own: any can hang, and the start waits a few seconds. What fails is tried again
-//! in the background until it succeeds.
+//! in the background: a DEL until it succeeds, a GC some times, because the next GC of its network does the same and more.
 //!
-//! An entry is removed only after it was answered with success. One that says nothing is set aside in `unreadable/` and
+//! The entry of a DEL is removed only after it was answered with success. One that says nothing is set aside in `unreadable/` and
 //! never deleted. While one can't be read for a reason that can pass, the daemon does not start. As long as a DEL is pending,
 //! no ADD of the same attachment is begun. A DEL that starts other programs goes to the background at once, so it never keeps
 //! the node from being ready.
@@ -23,12 +23,14 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_host::files::{paths_in, regular};
 use fairlead_host::record_content::{Content, ReadFile, UnreadRecord};
 use fairlead_host::time_limit::within;
+use fairlead_host::vital_thread;
 use tracing::{error, info, warn};
 
 use self::retry::{News, Retry};
-use crate::admission::{Admission, pod_interface_of, serve_catching_panics};
-use crate::call::{CallerGone, Lane, PreparedCall, Service, Waiting};
+use crate::admission::{Admission, PodInterface, pod_interface_of, serve_catching_panics};
+use crate::call::{CallerGone, Lane, PreparedCall, Service, Waiting, catching_panics};
 use crate::metrics::Node;
+use crate::netconf_summary::ConfigSummary;
 
 /// The directory, in the spool's, for entries that can't be read.
 pub const UNREADABLE: &str = "unreadable";
@@ -59,7 +61,25 @@ pub enum SpoolError {
 #[derive(Debug)]
 pub struct Entry {
     path: PathBuf,
+    subject: Subject,
     request: Request,
+}
+
+/// What an entry is about: those of one subject are carried out in order.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    Interface(PodInterface),
+    /// A GC is of no interface: its network, by its name.
+    Network(String),
+}
+
+impl Subject {
+    fn of(request: &Request) -> Subject {
+        match request.command {
+            Command::Gc => Subject::Network(ConfigSummary::of(&request.config).name),
+            _ => Subject::Interface(pod_interface_of(request)),
+        }
+    }
 }
 
 /// The spool while this process holds its lock: no executable writes to it.
@@ -125,7 +145,9 @@ impl Locked {
     fn entry(&self, name: &str) -> Result<Option<Entry>, UnreadRecord> {
         let path = self.directory.join(name);
         match content(&path, self.read)? {
-            Content::Known(request) => Ok(Some(Entry { path, request: *request })),
+            Content::Known(request) => {
+                Ok(Some(Entry { path, subject: Subject::of(&request), request: *request }))
+            }
             Content::Newer(reason) => {
                 warn!(
                     entry = name,
@@ -210,14 +232,19 @@ fn first_pass(
 ) -> Vec<Entry> {
     let mut pending: Vec<Entry> = Vec::new();
     for entry in entries {
-        let attachment = pod_interface_of(&entry.request);
-        // In order: what follows a request of the same attachment that is still to be done waits for it.
-        let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
+        // In order: what follows a request of the same subject that is still to be done waits for it.
+        let behind = pending.iter().any(|p| p.subject == entry.subject);
         if !behind {
-            let call = Arc::clone(service).prepare(entry.request.clone());
-            if call.lane() == Lane::Fast && served_in_time(call, &entry) {
-                done(&entry, admission, node);
-                continue;
+            // Caught: the entry is there at each start, and would end the daemon each time.
+            let prepare = || Ok(Arc::clone(service).prepare(entry.request.clone()));
+            match catching_panics(entry.request.command, prepare) {
+                Ok(call) => {
+                    if call.lane() == Lane::Fast && served_in_time(call, &entry) {
+                        done(&entry, admission, node);
+                        continue;
+                    }
+                }
+                Err(error) => warn_failed(&entry, &error.to_string()),
             }
         }
         pending.push(entry);
@@ -227,8 +254,12 @@ fn first_pass(
 
 /// An entry is carried out: it goes from the disk, and the ADDs that it held back may come.
 fn done(entry: &Entry, admission: &Admission, node: &Node) {
-    remove(entry, node);
-    if entry.request.command == Command::Del {
+    let Request { command, container_id, ifname, .. } = &entry.request;
+    if remove(entry, node) {
+        let command = command.name();
+        info!(command, container = container_id, ifname, "a spooled request was carried out");
+    }
+    if *command == Command::Del {
         admission.release(&pod_interface_of(&entry.request));
     }
 }
@@ -268,15 +299,22 @@ fn warn_failed(entry: &Entry, reason: &str) {
     );
 }
 
-fn remove(entry: &Entry, node: &Node) {
-    let Request { command, container_id, ifname, .. } = &entry.request;
-    let command = command.name();
-    match fs::remove_file(&entry.path) {
-        Ok(()) => info!(command, container = container_id, ifname, "a spooled request was carried out"),
-        // The request is carried out once more at the next start, which changes nothing.
-        Err(error) => warn!(entry = %entry.path.display(), %error, "a spooled request was done but stays"),
+/// A GC fails again and again: it keeps no later one waiting any longer.
+fn give_up(entry: &Entry, reason: &str, node: &Node) {
+    let network = ConfigSummary::of(&entry.request.config).name;
+    warn!(network, reason, "a spooled GC is given up; the next GC of its network collects what it has left");
+    remove(entry, node);
+}
+
+/// Takes an entry from the disk; false where it stays.
+fn remove(entry: &Entry, node: &Node) -> bool {
+    let removed = fs::remove_file(&entry.path);
+    if let Err(error) = &removed {
+        // It is carried out once more at the next start, which changes nothing: what came later stays.
+        warn!(entry = %entry.path.display(), %error, "a spooled request has ended but stays");
     }
     node.spool_entries.dec();
+    removed.is_ok()
 }
 
 /// Carries the entries out, and tries those that fail again until all are done.
@@ -317,7 +355,7 @@ impl Replay {
                 Retry::of(pending, admission, node, ended).work(&news);
             }
         };
-        std::thread::Builder::new().name("spool".into()).spawn(work)?;
+        vital_thread::begin("spool", work)?;
         Ok(Replay { stop, left })
     }
 

@@ -134,6 +134,7 @@ impl Invocation {
             env: whole_environment(),
             config: String::new(),
             deadline_ms: 0,
+            issued_ns: None,
             spooled: None,
         };
         check(&request)?;

@@ -26,6 +26,7 @@ mod wait_for_socket;
 mod wait_resend_spool;
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniVersion};
@@ -48,7 +49,7 @@ fn run(program: &[u8]) -> i32 {
     let began = bare_process::since_boot();
     match environment::operation() {
         Ok((Operation::Version, limit)) => version(Deadline::after(began, limit)),
-        Ok((Operation::Daemon(command), limit)) => serve(command, program, Deadline::after(began, limit)),
+        Ok((Operation::Daemon(command), limit)) => serve(command, program, began, limit),
         Err(error) => {
             if matches!(error, EnvironmentError::NoCommand) {
                 stdout::print_usage();
@@ -68,7 +69,8 @@ fn version(deadline: Deadline) -> i32 {
     if printed { SUCCESS } else { FAILURE }
 }
 
-fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
+fn serve(command: Command, program: &[u8], began: Duration, limit: Duration) -> i32 {
+    let deadline = Deadline::after(began, limit);
     let mut invocation = match Invocation::read(command, program) {
         Ok(invocation) => invocation,
         Err(error) => return refuse(command, error, deadline),
@@ -86,7 +88,7 @@ fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
         Ok(config) => invocation.request.config = config,
         Err(error) => return refuse(command, error, deadline),
     }
-    let mut call = Call { invocation, netns, deadline, socket, answered_on: None };
+    let mut call = Call { invocation, netns, began, deadline, socket, answered_on: None };
     match call.run() {
         Ok(result) if stdout::print(&result, deadline) => {
             // Only now that the runtime's pipe has taken the whole result.

@@ -1,8 +1,8 @@
 //! What each command does when the daemon answers, is away, is stopping, or goes away.
 //!
 //! ADD and CHECK wait for a daemon, and are never sent again once a daemon may have begun. DEL and GC may be sent
-//! twice, because both do nothing where nothing is left to do; without a daemon they are spooled. STATUS answers at
-//! once, and waits only for a daemon whose process is seen at work.
+//! twice, because both do nothing where nothing is left to do, and a GC says when it was made; without a daemon they are
+//! spooled. STATUS answers at once, and waits only for a daemon whose process is seen at work.
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled};
 
+use crate::bare_process::since_boot;
 use crate::call_error::CallError;
 use crate::connection::{ConnectError, Connection, Socket};
 use crate::daemon_process::DaemonProcess;
@@ -36,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) invocation: Invocation,
     /// The pod's namespace, held open until the process ends.
     pub(crate) netns: Option<Netns>,
+    /// When the program was started, as [`since_boot`] has it.
+    pub(crate) began: Duration,
     /// The time at which the caller stops waiting.
     pub(crate) deadline: Deadline,
     /// The socket for the first connection.
@@ -49,7 +52,12 @@ impl Call {
     pub(crate) fn run(&mut self) -> Result<Vec<u8>, CallError> {
         match self.request().command {
             Command::Add | Command::Check => self.call_when_there_is_a_daemon(),
-            Command::Del | Command::Gc => self.call_or_spool(),
+            Command::Del => self.call_or_spool(),
+            Command::Gc => {
+                // Its list is older than this program, whichever daemon gets it, and when.
+                self.note_start();
+                self.call_or_spool()
+            }
             Command::Status => self.status(),
         }
     }
@@ -145,6 +153,7 @@ impl Call {
         }
         // The caller's time is over when it is replayed; the daemon then sets its own limit.
         self.invocation.request.deadline_ms = 0;
+        self.note_start();
         self.invocation.request.spooled = Some(self.spool_details());
         spool.write(self.request(), self.deadline).map_err(CallError::Spool)?;
         Ok(Some(Vec::new()))
@@ -221,12 +230,16 @@ impl Call {
         }
     }
 
+    fn note_start(&mut self) {
+        self.invocation.request.issued_ns = u64::try_from(self.began.as_nanos()).ok();
+    }
+
     fn spool_details(&self) -> Spooled {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Spooled {
             boot_id: boot_id.trim_end().to_owned(),
-            at: now.as_secs(),
+            at: now.saturating_sub(since_boot().saturating_sub(self.began)).as_secs(),
             cookie: self.netns.as_ref().and_then(Netns::cookie),
         }
     }

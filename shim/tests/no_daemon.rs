@@ -6,8 +6,9 @@ mod rig;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +19,14 @@ const LATE: Duration = Duration::from_millis(250);
 
 fn serves(_: usize, _: &Request, mut connection: UnixStream) {
     connection.write_all(ok(RESULT).as_bytes()).unwrap();
+}
+
+/// Writes an executable script, by way of another process: while this one had the file open for writing, another test could fork and
+/// keep it so, and the script could not be executed ("text file busy").
+fn write_script(path: &Path, body: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"printf '%s\n' '#!/bin/sh' "$1" >"$0" && chmod 700 "$0""#]).arg(path).arg(body);
+    assert!(shell.status().unwrap().success());
 }
 
 /// Voluntary context switches so far: how often it went to sleep.
@@ -131,8 +140,7 @@ fn x01_an_add_that_gets_no_inotify_instance_is_served_all_the_same() {
     let script = rig.path("limited");
     let exec =
         format!("echo 0 >/proc/sys/user/max_inotify_instances && exec {}", env!("CARGO_BIN_EXE_fairlead"));
-    fs::write(&script, format!("#!/bin/sh\nexec unshare --user --map-root-user sh -c '{exec}'\n")).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    write_script(&script, &format!("exec unshare --user --map-root-user sh -c '{exec}'"));
     let call = rig.call("ADD").program(&script).set("PATH", "/usr/bin:/bin").start();
     thread::sleep(LATE);
     let _daemon = Daemon::listen(&rig.socket(), serves);

@@ -9,11 +9,12 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::spool::{EntryName, LOCK_FILE, MAX_BYTES, MAX_ENTRIES, parse};
 use fairlead_cni::wire;
 use nix::fcntl::{Flock, FlockArg};
+use nix::time::{ClockId, clock_gettime};
 use rig::{CONFIG, Daemon, Rig, not_begun, ok};
 
 #[test]
@@ -55,6 +56,46 @@ fn x02_the_entry_has_the_namespace_s_cookie() {
     assert!(cookies[0].is_some() && cookies[0] == cookies[1], "{cookies:?}");
     assert!(cookies[2].is_some() && cookies[2] != cookies[0], "{cookies:?}");
     assert_eq!(cookies[3], None, "no namespace");
+}
+
+/// The time of `CLOCK_MONOTONIC`, in nanoseconds.
+fn nanoseconds_of_this_boot() -> u64 {
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
+    u64::try_from(now.as_nanos()).unwrap()
+}
+
+#[test]
+fn x03_the_entry_tells_when_the_executable_was_started_however_late_it_is_written() {
+    for command in ["DEL", "GC"] {
+        let rig = Rig::new();
+        fs::create_dir_all(rig.spool()).unwrap();
+        let lock = exclusive(&rig);
+        let started = (nanoseconds_of_this_boot(), SystemTime::now());
+        let call = rig.call(command).set("FAIRLEAD_TIMEOUT", "30").start();
+        thread::sleep(Duration::from_millis(1500));
+        let released = (nanoseconds_of_this_boot(), SystemTime::now());
+        drop(lock);
+        call.end().silent_success();
+        let entry = rig.entries().remove(0);
+        let issued = entry.issued_ns.unwrap();
+        assert!((started.0..released.0).contains(&issued), "{started:?} {issued} {released:?}");
+        let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let at = entry.spooled.unwrap().at;
+        assert!((seconds(started.1)..seconds(released.1)).contains(&at), "{started:?} {at} {released:?}");
+    }
+}
+
+#[test]
+fn x03_a_gc_tells_each_daemon_when_the_executable_was_started_and_a_del_does_not() {
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), not_begun());
+    let before = nanoseconds_of_this_boot();
+    rig.call("GC").run().silent_success();
+    let issued: Vec<_> = daemon.arrived.try_iter().map(|arrived| arrived.request.issued_ns).collect();
+    assert_eq!(issued, [rig.entries()[0].issued_ns; 2], "sent twice, and spooled");
+    assert!(issued[0].is_some_and(|at| before < at && at < nanoseconds_of_this_boot()));
+    rig.call("DEL").run().silent_success();
+    assert!(daemon.arrived.try_iter().all(|arrived| arrived.request.issued_ns.is_none()));
 }
 
 #[test]

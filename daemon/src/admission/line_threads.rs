@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fairlead_host::scheduling::prefer_this_thread;
+use fairlead_host::vital_thread;
 use parking_lot::MutexGuard;
 use tracing::error;
 
@@ -82,7 +83,7 @@ impl Admission {
     /// Makes a thread that serves this line.
     pub(super) fn spawn(&self, name: String, line: Line) -> std::io::Result<()> {
         let admission = self.clone();
-        std::thread::Builder::new().name(name).spawn(move || admission.work(line)).map(drop)
+        vital_thread::begin(name, move || admission.work(line))
     }
 
     fn work(&self, line: Line) {

@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
+use fairlead_host::vital_thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -159,7 +160,7 @@ impl Admission {
         self.spawn("slow-0".into(), Line::Slow)?;
         let (receipts, given_back) = channel();
         let admission = self.clone();
-        std::thread::Builder::new().name("answered".into()).spawn(move || admission.confirm(&given_back))?;
+        vital_thread::begin("answered", move || admission.confirm(&given_back))?;
         // Set before any call is begun: an ADD without it would never be on record as delivered.
         let _ = self.0.receipts.set(receipts);
         let mut state = self.0.lock();

@@ -85,6 +85,7 @@ fn request(command: Command, container: &str, label: &str, config: &str) -> Requ
         env: Vec::new(),
         config: config.into(),
         deadline_ms: 10_000,
+        issued_ns: None,
         spooled: None,
     }
 }

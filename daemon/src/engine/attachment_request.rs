@@ -20,6 +20,7 @@ use fairlead_sriov::numa::NumaPolicy;
 use super::call_phases::Timing;
 use super::core::PodVisit;
 use super::pod_networks::PodNetworks;
+use crate::boot_time::BootTime;
 use crate::call::Waiting;
 use crate::delegate::Parameters;
 use crate::policy::address_directory;
@@ -52,6 +53,8 @@ pub struct Sandbox<'a> {
     pub env: &'a [(String, String)],
     /// When and where the request was spooled; `None`: it comes from its caller just now.
     pub spooled: Option<&'a Spooled>,
+    /// When the caller made the request; `None` where it does not say so.
+    pub issued: Option<BootTime>,
 }
 
 /// Which network is asked for, and by what the attachment to it is known.
@@ -131,6 +134,7 @@ impl<'a> From<&'a Request> for Sandbox<'a> {
             path: &request.path,
             env: &request.env,
             spooled: request.spooled.as_ref(),
+            issued: request.issued_ns.map(BootTime),
         }
     }
 }

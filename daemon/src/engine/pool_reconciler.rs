@@ -3,10 +3,10 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Instant;
 
 use fairlead_host::file_watch::{Watch, WatchError};
+use fairlead_host::vital_thread;
 use fairlead_sriov::hotplug::Hotplug;
 use fairlead_sriov::pools::{Look, SLOW};
 
@@ -26,12 +26,11 @@ impl Engine {
                 engine.core.kinds.sriov.pools.device_events(news);
             }
         })?;
-        thread::Builder::new().name("pool-reconciler".to_owned()).spawn(move || {
+        vital_thread::begin("pool-reconciler", move || {
             reconcile(&engine);
             // Moved into the thread, both watches live for as long as it does.
             drop((hotplug, leftovers));
-        })?;
-        Ok(())
+        })
     }
 
     /// Has the pools looked at as soon as a file of sriov-cni comes or goes: when its own DEL has restored a VF, nothing else reports

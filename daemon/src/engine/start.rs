@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_host::process;
+use fairlead_host::{process, vital_thread};
 use parking_lot::Mutex;
 
 use super::assembly::{Assembly, EngineInputs};
@@ -103,13 +103,9 @@ impl Engine {
                 .spawn(move || reporting.report_again(Instant::now() + PODS_SEEN))?;
         }
         let (ports, alive) = (Arc::clone(&engine.core.kinds.vhost_user), Arc::downgrade(engine));
-        thread::Builder::new()
-            .name("vhost-user-ports".to_owned())
-            .spawn(move || ports.keep_up(&|| alive.strong_count() > 0))?;
+        vital_thread::begin("vhost-user-ports", move || ports.keep_up(&|| alive.strong_count() > 0))?;
         let (ports, alive) = (Arc::clone(&engine.core.kinds.vhost_user), Arc::downgrade(engine));
-        thread::Builder::new()
-            .name("ovs-ports".to_owned())
-            .spawn(move || ports.keep_up_ovs(&|| alive.strong_count() > 0))?;
+        vital_thread::begin("ovs-ports", move || ports.keep_up_ovs(&|| alive.strong_count() > 0))?;
         netns_watch::start(engine)?;
         Engine::watch_pools(engine)
     }

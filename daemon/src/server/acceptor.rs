@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::Duration;
 
 use fairlead_host::scheduling::prefer_this_thread;
+use fairlead_host::vital_thread;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -65,10 +65,10 @@ impl Acceptors {
                 busy: Arc::clone(&busy),
                 others: others.clone(),
             };
-            Builder::new().name(format!("accept-{n}")).spawn(move || acceptor.run())?;
+            vital_thread::begin(format!("accept-{n}"), move || acceptor.run())?;
         }
         let stand_in = StandIn::new(Arc::clone(&listener), Arc::clone(&busy), others.clone());
-        Builder::new().name("accept-stuck".into()).spawn(move || stand_in.run())?;
+        vital_thread::begin("accept-stuck", move || stand_in.run())?;
         Ok(Acceptors { listener, busy })
     }
 

@@ -1,5 +1,5 @@
-//! Spooled requests that the first pass has left, tried again until all are done. Results are taken as they come: one that hangs holds
-//! back nobody but what follows it of the same attachment.
+//! Spooled requests that the first pass has left, tried again until all are done or given up. Results are taken as they come: one that
+//! hangs holds back nobody but what follows it of the same subject.
 //!
 //! Each entry has pauses of its own. A bounded number is handed in at once, so that a spool of thousands leaves room for everyone's calls.
 
@@ -7,17 +7,21 @@ use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use fairlead_cni::wire::Request;
+use fairlead_cni::wire::{Command, Request};
 use fairlead_host::backoff::{Attempts, Backoff};
 
-use super::{Entry, PATIENCE, done, warn_failed};
+use super::{Entry, PATIENCE, done, give_up, warn_failed};
 use crate::admission::{Admission, Outcome, SubmittedCall};
+use crate::call::catching_panics;
 use crate::metrics::Node;
 
 /// So many are handed in at once. Each that hangs takes one of these places until it ends.
 pub(super) const AT_ONCE: usize = 16;
 /// The pauses between attempts at what has failed.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(60));
+const FIRST_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
+/// A GC that has failed so often, over four minutes, is given up.
+pub(super) const GC_ATTEMPTS: u32 = 10;
 /// Nothing is due: something has to end first.
 const NOTHING_DUE: Duration = Duration::from_secs(3600);
 
@@ -32,7 +36,7 @@ pub(super) enum News {
 
 /// All entries that are still to be done.
 pub(super) struct Retry {
-    /// In their order; `None`: done.
+    /// In their order; `None`: done, or given up.
     entries: Vec<Option<Pending>>,
     at_work: usize,
     admission: Admission,
@@ -85,14 +89,11 @@ impl Retry {
         is_left.then(|| next.map_or(NOTHING_DUE, |due| due - now))
     }
 
-    /// Of each attachment the first entry, unless that is at work, and when it is due. What follows it waits for it.
+    /// Of each subject the first entry, unless that is at work, and when it is due. What follows it waits for it.
     fn first_of_each(&self) -> impl Iterator<Item = (usize, Instant)> {
         let mut seen = HashSet::new();
         let left = self.entries.iter().enumerate().filter_map(|(at, pending)| Some((at, pending.as_ref()?)));
-        let first = left.filter(move |(_, pending)| {
-            let Request { container_id, ifname, .. } = &pending.entry.request;
-            seen.insert((container_id, ifname))
-        });
+        let first = left.filter(move |(_, pending)| seen.insert(&pending.entry.subject));
         first.filter_map(|(at, pending)| match pending.stage {
             Stage::Due(due) => Some((at, due)),
             Stage::AtWork => None,
@@ -101,7 +102,11 @@ impl Retry {
 
     fn hand_in(&mut self, at: usize) {
         let Some(Some(pending)) = self.entries.get_mut(at) else { return };
-        let call = self.admission.prepare(again(&pending.entry.request));
+        let request = again(&pending.entry.request);
+        let call = match catching_panics(request.command, || Ok(self.admission.prepare(request))) {
+            Ok(call) => call,
+            Err(error) => return self.failed(at, &error.to_string()),
+        };
         let submitted = self.admission.submit(call, Instant::now());
         match self.wait_for(at, submitted) {
             Ok(()) => self.at_work += 1,
@@ -139,10 +144,16 @@ impl Retry {
     }
 
     fn failed(&mut self, at: usize, reason: &str) {
-        if let Some(Some(pending)) = self.entries.get_mut(at) {
-            warn_failed(&pending.entry, reason);
-            pending.stage = Stage::Due(Instant::now() + pending.attempts.failed());
+        let Some(left) = self.entries.get_mut(at) else { return };
+        let Some(pending) = left else { return };
+        let pause = pending.attempts.failed();
+        if pending.entry.request.command == Command::Gc && pending.attempts.failures() >= GC_ATTEMPTS {
+            give_up(&pending.entry, reason, &self.node);
+            *left = None;
+            return;
         }
+        warn_failed(&pending.entry, reason);
+        pending.stage = Stage::Due(Instant::now() + pause);
     }
 }
 

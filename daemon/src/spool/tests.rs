@@ -16,7 +16,7 @@ use crate::metrics::{Calls, Exposition};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Fails the first `failures` calls of container `bad`; `slow` and what begins so is on the slow lane.
+/// Fails the first `failures` calls of container or network `bad`; `slow` and what begins so is on the slow lane.
 #[derive(Default)]
 struct Fake {
     failures: AtomicUsize,
@@ -28,14 +28,22 @@ struct Fake {
 impl FakeService for Fake {
     fn answer(&self, request: &Request) -> Reply {
         let container = request.container_id.clone();
-        let fails = container == "bad"
+        let is_bad = container == "bad" || request.config.contains(r#""name":"bad""#);
+        let fails = is_bad
             && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
         if container.ends_with("hangs") && request.command == Command::Del {
             drop(self.hangs.lock());
         }
-        self.log.lock().push(format!("{} {container}", request.command.name()));
+        self.log.lock().push(format!("{} {container}{}", request.command.name(), request.args));
         let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
         Reply { version: CniVersion::LATEST, outcome }
+    }
+
+    fn note_prepared(&self, request: &Request) {
+        let is_meant = request.command == Command::Del && request.container_id == "faulty";
+        let fails = |n: usize| is_meant.then(|| n.checked_sub(1)).flatten();
+        let is_faulty = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails).is_ok();
+        assert!(!is_faulty, "a fault of ours");
     }
 
     fn lane_of(&self, request: &Request) -> Lane {
@@ -58,6 +66,7 @@ fn del(container: &str) -> Request {
         env: Vec::new(),
         config: "{}".into(),
         deadline_ms: 0,
+        issued_ns: None,
         spooled: Some(Spooled { boot_id: "an earlier one".into(), at: 1, cookie: None }),
     }
 }
@@ -183,6 +192,28 @@ fn x02_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_n
 }
 
 #[test]
+fn an_entry_that_meets_a_fault_of_the_daemon_ends_it_at_no_start_and_is_tried_again() {
+    let state = tempfile::tempdir().unwrap();
+    for (n, container) in [(1, "faulty"), (2, "good")] {
+        put(state.path(), n, &serialise(&del(container)).unwrap());
+    }
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    // Once in the first pass, once after it.
+    let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
+    let admission = admission();
+    let service: Arc<dyn Service> = fake.clone();
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(1));
+    admission.open(service).unwrap();
+    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("faulty") };
+    let held = admission.submit(admission.prepare(add), Instant::now());
+    assert!(matches!(held.wait(), Outcome::Reply(..)));
+    assert_eq!(*fake.log.lock(), ["DEL good", "DEL faulty", "ADD faulty"]);
+    assert_eq!(left(state.path()), 0);
+}
+
+#[test]
 fn a_spooled_del_that_hangs_keeps_nobody_waiting_but_the_adds_of_its_attachment() {
     let state = tempfile::tempdir().unwrap();
     put(state.path(), 1, &serialise(&del("hangs")).unwrap());
@@ -244,8 +275,8 @@ fn of_many_spooled_requests_a_bounded_number_is_handed_in_at_once_and_each_attac
     for n in 0..40 {
         put(state.path(), n, &serialise(&del(&format!("slow{n}-hangs"))).unwrap());
     }
-    let add = Request { command: Command::Gc, ..del("slow0-hangs") };
-    put(state.path(), 40, &serialise(&add).unwrap());
+    let again = Request { args: " again".into(), ..del("slow0-hangs") };
+    put(state.path(), 40, &serialise(&again).unwrap());
     let node = Node::default();
     let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake::default());
@@ -274,7 +305,34 @@ fn of_many_spooled_requests_a_bounded_number_is_handed_in_at_once_and_each_attac
     }
     let log = fake.log.lock();
     let at = |what: &str| log.iter().position(|line| line == what).unwrap();
-    assert!(at("DEL slow0-hangs") < at("GC slow0-hangs"), "{log:?}");
+    assert!(at("DEL slow0-hangs") < at("DEL slow0-hangs again"), "{log:?}");
+}
+
+#[test]
+fn a_spooled_gc_that_always_fails_holds_back_no_other_networks_and_is_given_up() {
+    let state = tempfile::tempdir().unwrap();
+    let gc = |network: &str| {
+        let config = format!(r#"{{"cniVersion":"1.1.0","name":"{network}"}}"#);
+        Request { command: Command::Gc, ifname: String::new(), config, ..del("") }
+    };
+    let [bad, behind, good] = [(1, "bad"), (2, "bad"), (3, "good")]
+        .map(|(n, network)| put(state.path(), n, &serialise(&gc(network)).unwrap()));
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    let fake = Arc::new(Fake { failures: AtomicUsize::new(usize::MAX), ..Fake::default() });
+    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(2));
+    assert!(bad.exists() && behind.exists() && !good.exists());
+    admission.open(service).unwrap();
+    let until = Instant::now() + LONG;
+    while node.spool_entries.get() > 0 {
+        assert!(Instant::now() < until, "they are given up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Each of the two that fail as often as it may, the first of them in the first pass, too, and the good one.
+    assert_eq!(fake.log.lock().len(), 2 * retry::GC_ATTEMPTS as usize + 2);
+    assert_eq!(left(state.path()), 0);
 }
 
 #[test]

@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use fairlead_sriov::PciAddr;
 use parking_lot::{Mutex, MutexGuard};
@@ -46,6 +45,8 @@ use newer::NewerRecords;
 use noted_boot::BootNote;
 use recovery::apply_entry;
 use shared_texts::SharedTexts;
+
+use crate::boot_time::BootTime;
 
 /// The size in bytes of an ADD's record beside the text of its configuration.
 const RECORD: u64 = 8 << 10;
@@ -110,8 +111,6 @@ struct StoreState {
     silenced: BTreeSet<u64>,
     /// The attachments whose network has an uplink: every ADD of another kind asks for these few.
     with_uplink: BTreeSet<u64>,
-    /// When this daemon committed each attachment: GC must not touch what was committed after its list was made.
-    committed: HashMap<u64, Instant>,
     /// The attachments whose answer was delivered, until that is on record: deliveries are put on record in batches.
     delivered: HashSet<u64>,
     next: u64,
@@ -195,7 +194,8 @@ impl Store {
 
     /// Puts the commits of an ADD on record, all or none: a pod has all of its networks, or none. From here on the ADD is never undone.
     pub fn commit(&self, commits: Vec<Commit>) -> Result<(), StoreError> {
-        let as_entry = |Commit { id, addresses, answer }| (id, Entry::Commit { id, addresses, answer });
+        let at = BootTime::now();
+        let as_entry = |Commit { id, addresses, answer }| (id, Entry::Commit { id, addresses, answer, at });
         let entries: Vec<(u64, Entry)> = commits.into_iter().map(as_entry).collect();
         let payloads = entries.iter().map(|(_, entry)| encode(entry)).collect::<Result<Vec<_>, _>>()?;
         let mut state = self.lock();
@@ -203,14 +203,8 @@ impl Store {
         self.append(&mut state, &all, Purpose::Finish)?;
         for ((id, entry), payload) in entries.iter().zip(payloads) {
             state.apply(*id, entry, payload);
-            state.committed.insert(*id, Instant::now());
         }
         Ok(())
-    }
-
-    /// When this daemon committed the attachment; `None` when an earlier daemon did.
-    pub fn committed_at(&self, id: u64) -> Option<Instant> {
-        self.lock().committed.get(&id).copied()
     }
 
     /// Notes in memory that the answer of the attachment with this key reached the caller;
@@ -295,7 +289,6 @@ impl Store {
         self.append(&mut state, &[&payload], Purpose::Finish)?;
         state.newer.forget(id);
         let frames = state.verbatim.remove(&id);
-        state.committed.remove(&id);
         state.delivered.remove(&id);
         state.silenced.remove(&id);
         state.with_uplink.remove(&id);

@@ -1,6 +1,6 @@
 //! Opening the store: what an earlier daemon, an earlier boot, a newer version or a damaged disk has left in the journal.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +114,6 @@ impl StoreState {
             verbatim,
             silenced,
             with_uplink,
-            committed: HashMap::new(),
             delivered: HashSet::new(),
             next: next.max(now_based_id()),
         }

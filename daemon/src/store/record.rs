@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::link_record::{LinkRecord, UplinkRecord, VfRecord, VhostUserRecord};
 use super::seconds_since_epoch;
+use crate::boot_time::BootTime;
 use crate::policy::address_directory;
 
 /// By what the caller knows an attachment (CNI SPEC.md: container id and interface name), per network and plugin:
@@ -175,6 +176,12 @@ pub struct Attachment {
     /// When its ADD was begun, in seconds since the epoch. Absent where a release before wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_at: Option<u64>,
+    /// The same in this boot: what a call that comes late is compared with. Absent where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<BootTime>,
+    /// When it was committed. Absent where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed: Option<BootTime>,
 }
 
 /// An attachment is worth more than what is told of it: what another release wrote otherwise is not known.
@@ -222,6 +229,8 @@ impl Attachment {
             removing_since: None,
             parked: None,
             added_at: Some(seconds_since_epoch()),
+            begun: BootTime::now(),
+            committed: None,
         }
     }
 
@@ -345,6 +354,9 @@ pub enum Entry {
         addresses: Vec<IpNet>,
         /// The answer.
         answer: String,
+        /// When that was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<BootTime>,
     },
     /// Its answer reached the caller.
     Answered {

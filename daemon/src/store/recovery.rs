@@ -23,10 +23,11 @@ pub(super) fn assume_committed(attachment: &mut Arc<Attachment>) -> bool {
 /// The attachment as it is after one more entry.
 pub(super) fn apply_entry(mut attachment: Attachment, entry: &Entry) -> Attachment {
     match entry {
-        Entry::Commit { addresses, answer, .. } => {
+        Entry::Commit { addresses, answer, at, .. } => {
             attachment.phase = Phase::Attached;
             attachment.addresses.clone_from(addresses);
             attachment.answer = Some(answer.clone());
+            attachment.committed = *at;
         }
         Entry::Answered { .. } => attachment.answered = true,
         Entry::Phase { phase, at, .. } => {

@@ -114,7 +114,7 @@ fn m08_commits_of_one_add_are_on_record_together_and_a_torn_write_lacks_the_last
     (1..=3).for_each(|id| drop(store.begin(attachment(id)).unwrap()));
     let begun = usize::try_from(store.lock().journal.length()).unwrap();
     store.commit(vec![commit(2), commit(3), commit(1)]).unwrap();
-    assert!(store.all().iter().all(|a| a.phase == Phase::Attached && store.committed_at(a.id).is_some()));
+    assert!(store.all().iter().all(|a| a.phase == Phase::Attached && a.committed.is_some()));
     drop(store);
     let journal = dir.path().join(JOURNAL);
     let bytes = std::fs::read(&journal).unwrap();
@@ -126,6 +126,20 @@ fn m08_commits_of_one_add_are_on_record_together_and_a_torn_write_lacks_the_last
         assert_eq!(attached(1), end == bytes.len(), "{end}");
         assert!(attached(2) || !attached(3), "{end}");
     }
+}
+
+#[test]
+fn the_times_of_an_attachment_s_begin_and_commit_outlive_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(filled(dir.path(), 1));
+    let times = || {
+        let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+        let attachment = store.get(1).unwrap();
+        (attachment.begun, attachment.committed)
+    };
+    let (begun, committed) = times();
+    assert!(begun.is_some() && begun < committed && committed < BootTime::now(), "{begun:?} {committed:?}");
+    assert_eq!(times(), (begun, committed));
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
     };
     let first = call("first", &locked);
     first.add().succeeds();
-    assert_eq!(threads(&daemon), 4);
+    // A thread has its name when it first runs.
+    until("the threads for calls are there", || threads(&daemon) == 4);
     let lock = File::open(rig.path("data/net/lock")).unwrap();
     lock.lock().unwrap();
     let waiting: Vec<_> = (0..20).map(|n| call(&format!("w{n}"), &locked)).collect();

@@ -1,14 +1,18 @@
 //! A host-local directory on a file system that never answers: its network is refused, the others do not notice, `/healthz` tells
-//! it, and no start waits for it.
+//! it, and neither a start nor the end of a daemon waits for it. A watch that hangs in one ends the reports to systemd's watchdog.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::thread::scope;
+use std::sync::mpsc::channel;
+use std::thread::{scope, spawn};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, median, until};
@@ -113,5 +117,50 @@ fn sixty_eight_calls_that_hang_in_one_directory_delay_no_other_network_and_healt
     free.del().succeeds();
     drop(silent);
     until("what was to be removed is", || rig.attachments().is_empty());
+    drop(daemon);
+}
+
+#[test]
+fn k18_sigterm_ends_a_daemon_of_which_an_operators_look_up_hangs() {
+    let rig = Rig::new();
+    let pod = rig.pod("pod");
+    let mut daemon = rig.start();
+    let hung = in_directory(rig.macvlan("net"), &rig.path("silent"));
+    rig.call("c1", &pod, &hung).add().succeeds();
+    // The daemon has the directory open, and opens it anew when it is gone.
+    fs::remove_dir_all(rig.path("silent")).unwrap();
+    let _silent = Silent::mount(&rig.path("silent"));
+    scope(|s| {
+        let asked = s.spawn(|| rig.try_get("/v1/orphans"));
+        until("the look-up hangs in the directory", || files(&rig)["met"] == false);
+        kill(Pid::from_raw(daemon.pid().try_into().unwrap()), Signal::SIGTERM).unwrap();
+        until("the daemon has ended", || daemon.ended().is_some());
+        assert_eq!(daemon.ended(), Some(Some(0)));
+        assert!(asked.join().unwrap().is_none(), "it was never answered");
+    });
+}
+
+#[test]
+fn a_watch_that_hangs_ends_the_reports_to_systemds_watchdog_until_it_goes_on() {
+    let rig = Rig::new();
+    let (sender, reports) = channel();
+    let socket = UnixDatagram::bind(rig.path("notify")).unwrap();
+    // On a thread of its own: whoever reports waits while a few reports are unread.
+    spawn(move || {
+        let mut report = [0; 64];
+        while let Ok(length) = socket.recv(&mut report) {
+            if report[..length].starts_with(b"WATCHDOG=1") && sender.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    let comes = || reports.recv_timeout(Duration::from_secs(3)).is_ok();
+    let daemon = rig.start_with_watchdog(Duration::from_millis(600), &rig.path("notify"));
+    assert!(comes());
+    let silent = Silent::mount(&rig.path("net.d"));
+    until("the reports end", || !comes());
+    assert_eq!(rig.get("/livez").status, 503);
+    drop(silent);
+    until("they come again", comes);
     drop(daemon);
 }

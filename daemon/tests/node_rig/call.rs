@@ -101,6 +101,7 @@ impl Call<'_> {
             env: vec![("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())],
             config: self.config.clone(),
             deadline_ms: 30_000,
+            issued_ns: None,
             spooled: None,
         }
     }

@@ -8,7 +8,7 @@ mod seeded_random;
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ impl Rig {
         self.launch_with(failpoint.map(|step| ("FAIRLEAD_FAILPOINT", step.to_owned())))
     }
 
-    fn launch_with(&self, variable: Option<(&str, String)>) -> Daemon {
+    fn launch_with(&self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Daemon {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(daemon());
         command.arg("run");
@@ -87,7 +87,7 @@ impl Rig {
         }
         command.env("CNI_CONF_DIR", self.path("net.d")).env("CNI_PLUGIN_DIR", self.path("bin"));
         command.env_remove("FAIRLEAD_FAILPOINT").env_remove("FAIRLEAD_FAILPOINT_PAUSE");
-        command.envs(variable);
+        command.envs(variables);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Daemon(self.spawn(&mut command))
     }
@@ -106,6 +106,13 @@ impl Rig {
     pub(crate) fn start_pausing_at(&self, step: &str) -> Daemon {
         let pause = format!("{step}:{}", self.path("paused").display());
         self.ready(self.launch_with(Some(("FAIRLEAD_FAILPOINT_PAUSE", pause))))
+    }
+
+    /// Starts a daemon that reports to the socket at `reports` as to systemd's, whose watchdog has this limit.
+    pub(crate) fn start_with_watchdog(&self, limit: Duration, reports: &Path) -> Daemon {
+        let limit = limit.as_micros().to_string();
+        let socket = reports.display().to_string();
+        self.ready(self.launch_with([("WATCHDOG_USEC", limit), ("NOTIFY_SOCKET", socket)]))
     }
 
     fn ready(&self, mut daemon: Daemon) -> Daemon {

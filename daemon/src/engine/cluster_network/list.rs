@@ -118,6 +118,7 @@ pub(in crate::engine) fn remove(
         path: parameters.path,
         env: parameters.env,
         spooled: None,
+        issued: None,
     };
     let waiting = Waiting { arrived: now, deadline: now + limit, gone: CallerGone::default() };
     let ifname = &attachment.key.ifname;

@@ -48,6 +48,7 @@ impl Engine {
             Command::Del => {
                 let _lock = self.core.lock_container(request)?;
                 match self.core.store.find(request.key) {
+                    Some(attachment) if self.core.is_newer_than_spooled(&attachment, request) => {}
                     Some(attachment) => self.core.remove_for(&attachment, Answer::WhenGone)?,
                     None => {
                         self.core.must_not_be_newer(request)?;

@@ -34,6 +34,9 @@ impl Core {
             }
         };
         if let Some(attachment) = found {
+            if self.is_newer_than_spooled(&attachment, request) {
+                return Ok(());
+            }
             // Of several paths the attachment has the one behind those that were passed over.
             let network = networks.get(attachment.passed_over.len()).copied().flatten();
             let answer = self.answer_of(&attachment, network);

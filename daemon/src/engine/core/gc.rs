@@ -8,6 +8,7 @@ use fairlead_ipam::Owner;
 
 use super::newer_attachments::left_to_newer;
 use super::{Answer, Core, executes_ipam};
+use crate::boot_time::BootTime;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::logging;
@@ -15,7 +16,7 @@ use crate::store::{Attachment, Phase};
 
 impl Core {
     /// Removes the network's attachments that are not in the list; goes past errors and answers with all of them.
-    /// Never touches an ADD in flight, nor an attachment that was made after the GC arrived.
+    /// Never touches an ADD in flight, nor an attachment that was made after the caller had made the GC.
     pub(crate) fn gc(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
         request.conf.version.must_have(Command::Gc)?;
         let conf = std::sync::Arc::clone(&request.conf);
@@ -23,6 +24,7 @@ impl Core {
         let Some(valid) = &conf.valid_attachments else { return Ok(()) };
         let valid: HashSet<(&str, &str)> =
             valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
+        let issued = self.issued(request);
         let mut errors = Vec::new();
         for attachment in self.store.all() {
             let key = &attachment.key;
@@ -33,7 +35,7 @@ impl Core {
                 && attachment.namespace.as_ref() == request.namespace;
             if !meant
                 || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
-                || !self.settled_before(&attachment, request)
+                || !settled_before(&attachment, issued, request)
             {
                 continue;
             }
@@ -81,17 +83,6 @@ impl Core {
         }
     }
 
-    fn settled_before(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> bool {
-        // The runtime made its list before this call arrived: no ADD in flight or committed since can be in it.
-        let committed = self.store.committed_at(attachment.id);
-        let is_older = match request.sandbox.spooled {
-            // It arrived before this daemon did, and maybe before an earlier one. In the second in which it came nobody knows the order.
-            Some(spooled) => committed.is_none() && attachment.added_at.is_none_or(|at| at < spooled.at),
-            None => committed.is_none_or(|at| at < request.waiting.arrived),
-        };
-        attachment.phase == Phase::Attached && is_older
-    }
-
     fn collect_one(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
         let container = &attachment.key.container;
         let Some(_lock) = self.containers.take(container, request.waiting.deadline) else {
@@ -121,4 +112,18 @@ impl Core {
         self.store.all().iter().any(|a| a.key.container == container && a.key.ifname == ifname)
             || self.store.newer_of(container, Some(ifname)).is_some()
     }
+}
+
+/// Whether an attachment was there when the runtime made its list: no ADD in flight or committed since can be in that.
+fn settled_before(
+    attachment: &Attachment,
+    issued: Option<BootTime>,
+    request: &AttachmentRequest<'_>,
+) -> bool {
+    let is_older = match attachment.committed {
+        Some(committed) => issued.is_some_and(|issued| committed < issued),
+        // A release before wrote it, or its commit is lost. A call of just now has a list of just now, and takes what a spooled one leaves.
+        None => request.sandbox.spooled.is_none(),
+    };
+    attachment.phase == Phase::Attached && is_older
 }

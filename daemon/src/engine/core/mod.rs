@@ -14,6 +14,7 @@ mod executed_removals;
 mod forget;
 mod gc;
 mod ipam;
+mod issue_time;
 mod newer_attachments;
 mod orphaned_addresses;
 mod pod_visit;

@@ -31,6 +31,7 @@ const NOBODY: Sandbox<'static> = Sandbox {
     path: "",
     env: &[],
     spooled: None,
+    issued: None,
 };
 
 /// A pod whose annotations are known, and what was attached for it.

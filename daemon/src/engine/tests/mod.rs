@@ -184,6 +184,7 @@ impl Rig {
             env: Vec::new(),
             config: config.to_owned(),
             deadline_ms: 5000,
+            issued_ns: None,
             spooled: None,
         }
     }

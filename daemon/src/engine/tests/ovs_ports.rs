@@ -221,17 +221,25 @@ fn ports_on_record_stay_ours_when_the_node_has_another_name() {
 
 #[test]
 fn status_of_many_paths_waits_once_for_a_database_that_is_away() {
+    // If each waited, its 30 ms would make more than 1.9 s together.
+    const PATHS: usize = 64;
     let (rig, _kubelet) = rig("server");
     let path = format!(r#"{{"type":"vhost-user","switch":"ovs-dpdk","resourceName":"{BLUE}"}}"#);
-    let paths = [path.as_str(); 8].join(",");
+    let paths = [path.as_str(); PATHS].join(",");
     let config = format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"fairlead","paths":[{paths}]}}"#);
-    let begun = Instant::now();
-    let refused = rig.call(rig.request(Command::Status, "", &config)).unwrap_err();
-    assert!(
-        refused.code == Code::NotAvailable && refused.msg.contains("is ovsdb-server running"),
-        "{refused}"
-    );
-    assert!(begun.elapsed() < Duration::from_secs(2), "each path has waited: {:?}", begun.elapsed());
+    let took = || {
+        let begun = Instant::now();
+        let refused = rig.call(rig.request(Command::Status, "", &config)).unwrap_err();
+        let took = begun.elapsed();
+        assert!(
+            refused.code == Code::NotAvailable && refused.msg.contains("is ovsdb-server running"),
+            "{refused}"
+        );
+        took
+    };
+    // One of several must be fast enough: other work on the machine may slow some, and no work makes a wait shorter.
+    let times: Vec<Duration> = (0..5).map(|_| took()).collect();
+    assert!(times.iter().any(|took| *took < Duration::from_secs(1)), "each path has waited: {times:?}");
 }
 
 #[test]

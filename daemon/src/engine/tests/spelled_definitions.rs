@@ -47,6 +47,7 @@ fn no_spelling_of_what_a_policy_forbids_reaches_the_kernel_or_the_disk() {
             path: "/nowhere",
             env: &[],
             spooled: None,
+            issued: None,
         };
         let call = DefinitionCall {
             tenant: &tenant,

@@ -50,6 +50,7 @@ impl Rig {
                 path: &path,
                 env: &[],
                 spooled: None,
+                issued: None,
             },
             ifname,
             waiting: Waiting {

@@ -97,6 +97,7 @@ fn request(command: Command, config: &Value, plugin_path: &str) -> Request {
         env: vec![("PATH".to_owned(), PATH.to_owned())],
         config: config.to_string(),
         deadline_ms: 0,
+        issued_ns: None,
         spooled: None,
     }
 }

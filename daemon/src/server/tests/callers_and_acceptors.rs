@@ -107,16 +107,11 @@ fn a_call_in_pieces_a_large_one_a_slow_one_and_a_fault_are_answered_by_the_route
 #[test]
 fn what_is_in_the_backlog_at_the_end_is_answered_still() {
     let mut rig = TestServer::open();
-    let (said, asked) = (rig.socket.clone(), request(Command::Add, "c", &json!({})).to_string());
     rig.server.admission.stop();
-    let callers: Vec<_> = (0..20)
-        .map(|_| {
-            let (socket, body) = (said.clone(), asked.clone());
-            std::thread::spawn(move || http(&socket, "POST", "/addNetwork", &body).code())
-        })
-        .collect();
-    // All have connected, at the latest, when the first is answered or half a second has passed.
-    std::thread::sleep(Duration::from_millis(500));
+    // All have connected, and asked, before the end begins.
+    let asked: Vec<Caller> = (0..20).map(|_| send(&rig, Command::Add, "c")).collect();
+    let callers: Vec<_> =
+        asked.into_iter().map(|stream| std::thread::spawn(move || answer_of(stream).code())).collect();
     rig.closing.notify_one();
     rig.thread.take().unwrap().join().unwrap();
     assert!(callers.into_iter().all(|caller| caller.join().unwrap() == 11));
