@@ -31,9 +31,13 @@ PULL_SECRETS = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{
 # What helm prints after it has installed.
 LEAVING = """Each node's pods get their networks from Fairlead once its daemon there is ready.
 
-Before you uninstall, give the nodes their old network back; pods could not start otherwise:
+Before you uninstall, give the nodes their old network back, since pods could not start otherwise, and their VFs:
   helm upgrade {{ .Release.Name }} CHART -n {{ .Release.Namespace }} --reuse-values --set config.install.cni=absent
-  fairleadd attachments          # on each node: wait until it lists none
+{{- if .Values.config.pools }} --set-json 'config.pools=[]'{{ end }}
+{{- if .Values.config.devicePluginConfig }} --set config.devicePluginConfig=null{{ end }}
+  fairleadd status               # on each node: wait until it says "node network: not Fairlead",
+  fairleadd attachments          # until this lists none,
+  fairleadd pools                # and until this lists no VF; then
   helm uninstall {{ .Release.Name }} -n {{ .Release.Namespace }}
 """
 
@@ -333,6 +337,8 @@ def chart():
         NOTE
         + "image: ghcr.io/fairlead/fairlead:0.1.0\nimagePullPolicy: IfNotPresent\n"
         + "# Secrets with the accounts of the image's registry: [{name: registry}].\nimagePullSecrets: []\n"
+        + "# A node that it matches no more keeps Fairlead's configuration without a daemon, and no pod starts there: see Leaving in\n"
+        + "# docs/deployment.md before you narrow it.\n"
         + "nodeSelector: {kubernetes.io/os: linux}\n"
         + "resources:\n  requests: {cpu: 50m, memory: 64Mi}\n  limits: {memory: 2Gi}\n"
         + "# Where the runtime of the nodes has its networks and plugins; kubelet's directory is config.kubelet.dir.\n"

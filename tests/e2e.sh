@@ -302,11 +302,14 @@ upgrade_under_load() {
 }
 
 # ---- uninstalling ----
+network_of_node() { [[ "$(fairleadd status)" == *"node network: $1"* ]]; } # HOW IT BEGINS
 uninstalled() {
     pod last
     runs last
+    network_of_node 'Fairlead (cluster network pods)'
     config absent
-    eventually 90 test ! -e $CONFLIST
+    eventually 90 network_of_node 'not Fairlead: '
+    [ ! -e $CONFLIST ]
     cmp "$NODE/next/fairlead" $CNIBIN/fairlead # the pod may still need it
     pod old-way
     runs old-way

@@ -260,7 +260,8 @@ pub(crate) fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBu
     Ok(files)
 }
 
-fn load(file: &Path) -> Result<ConfList, ConfDirError> {
+/// The network of one file.
+pub(crate) fn load(file: &Path) -> Result<ConfList, ConfDirError> {
     let content = |reason: String| ConfDirError::Content { file: file.into(), reason };
     let text = read(file)?;
     let list = ConfList::parse(&text).map_err(|e| content(e.to_string()))?;

@@ -13,7 +13,7 @@ use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, CniVersion, Code};
 use serde_json::{Map, Value};
 
-use crate::delegate::{DelegateCall, DelegateOutcome, Delegates, Parameters};
+use crate::delegate::{DelegateCall, DelegateOutcome, Delegates, Parameters, says_it_has_no_check};
 
 /// The plugins that are part of the daemon.
 pub trait BuiltIn {
@@ -109,7 +109,8 @@ impl Chain<'_> {
         self.del_from(self.list.len(), prev)
     }
 
-    /// Calls CHECK in order, unless the list disables it or is below 0.4.0, which has none. `prev` is the result of the ADD.
+    /// Calls CHECK in order, unless the list disables it or is below 0.4.0, which has none. A plugin that says it has none is passed over.
+    /// `prev` is the result of the ADD.
     ///
     /// # Errors
     /// What the first plugin says that finds something changed.
@@ -119,7 +120,10 @@ impl Chain<'_> {
         }
         for index in 0..self.list.len() {
             let config = self.list.plugin_config(index, Some(prev), self.runtime)?;
-            self.call(Command::Check, index, &config)?;
+            match self.call(Command::Check, index, &config) {
+                Err(failure) if says_it_has_no_check(&failure.error) => {}
+                checked => drop(checked?),
+            }
         }
         Ok(())
     }

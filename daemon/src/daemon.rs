@@ -32,7 +32,7 @@ use crate::logging::{self, Level};
 use crate::memory_health;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::metrics_port::{MetricsPort, PortState};
-use crate::node_installation::{NodeInstallation, own_program};
+use crate::node_installation::{NodeInstallation, SeenNetwork, own_program};
 use crate::node_paths::NodePaths;
 use crate::run_dir::{RunDir, RunDirError};
 use crate::server::{self, ServerState};
@@ -183,7 +183,8 @@ fn serve(
     let watches = watches(surroundings, &sender, &installing)?;
     probe_health(surroundings, &watches);
     let port = metrics_port(surroundings)?;
-    let server = server_state(surroundings, port.state());
+    let seen = SeenNetwork::default();
+    let server = server_state(surroundings, port.state(), seen.clone());
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
@@ -224,7 +225,7 @@ fn serve(
     info!(socket = %run_dir.socket().display(), spooled, left = left.unwrap_or(spooled), took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
-    installation_thread(surroundings, started.service.clone(), to_install)?;
+    installation_thread(surroundings, started.service.clone(), seen, to_install)?;
     let ended = wait_for_events(&events, &reload, &server_thread);
     stop(run_dir, &surroundings.readiness, &server.admission, &closing);
     let _ = server_thread.join();
@@ -235,6 +236,7 @@ fn serve(
 fn installation_thread(
     surroundings: &Surroundings,
     service: Arc<dyn Service>,
+    seen: SeenNetwork,
     news: Receiver<()>,
 ) -> std::io::Result<()> {
     let Surroundings { readiness, networks, settings, paths, node, .. } = surroundings.clone();
@@ -245,7 +247,8 @@ fn installation_thread(
         attachments.is_none_or(|table| table.as_array().is_none_or(|rows| !rows.is_empty()))
     };
     let programs = (own_program(), paths.state_dir.as_path());
-    let node = NodeInstallation::new(networks, programs, node, Box::new(in_use), Box::new(change_over));
+    let told = (node, seen);
+    let node = NodeInstallation::new(networks, programs, told, Box::new(in_use), Box::new(change_over));
     let keep = move || node.keep(&news, &|| readiness.ready(), &|| settings.current().install.clone());
     vital_thread::begin("installation", keep)
 }
@@ -256,7 +259,11 @@ fn metrics_port(surroundings: &Surroundings) -> std::io::Result<MetricsPort> {
     MetricsPort::start(settings.metrics.clone(), Arc::new(move || exposition.text()), api_of(&settings))
 }
 
-fn server_state(surroundings: &Surroundings, port: Arc<Mutex<PortState>>) -> ServerState {
+fn server_state(
+    surroundings: &Surroundings,
+    port: Arc<Mutex<PortState>>,
+    network: SeenNetwork,
+) -> ServerState {
     let settings = surroundings.settings.current();
     let limits = Limits {
         fast: settings.call_threads.get(),
@@ -282,8 +289,8 @@ fn server_state(surroundings: &Surroundings, port: Arc<Mutex<PortState>>) -> Ser
             "runDir": paths.run_dir, "stateDir": paths.state_dir, "hostRoot": paths.host_root,
             "config": paths.config, "confDir": paths.conf_dir, "pluginDir": paths.plugin_dir,
             "settings": *settings.current(), "settingsRefused": settings.refused(),
-            "networksRefused": refused, "networkDisplaced": node.network_displaced.get() == 1, "spoolEntries": node.spool_entries.get(),
-            "metricsPort": port.lock().to_json(),
+            "networksRefused": refused, "networkDisplaced": node.network_displaced.get() == 1, "nodeNetwork": *network.lock(),
+            "spoolEntries": node.spool_entries.get(), "metricsPort": port.lock().to_json(),
         })
     });
     server

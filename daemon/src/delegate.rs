@@ -26,6 +26,7 @@ mod error;
 mod surviving_plugins;
 
 pub use error::DelegateError;
+pub(crate) use error::says_it_has_no_check;
 
 use error::{first_bytes, last_bytes, why};
 use surviving_plugins::RunningPlugins;

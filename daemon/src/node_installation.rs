@@ -21,6 +21,8 @@ use tracing::{info, warn};
 pub(crate) use self::first_in_conf_dir::renamed_copies;
 use self::first_in_conf_dir::{Contest, must_be_first};
 use self::multus_settings::MultusSettings;
+use self::node_network::NodeNetwork;
+pub(crate) use self::node_network::{SeenNetwork, cluster_network_of};
 use self::state_file::{LEFT, Remembered};
 use crate::call::ChangeOver;
 use crate::conf_dir::Networks;
@@ -31,6 +33,7 @@ use crate::settings::{Installation, Presence};
 
 mod first_in_conf_dir;
 mod multus_settings;
+mod node_network;
 mod state_file;
 
 /// Our configuration in the conf dir: a runtime takes the first by name.
@@ -48,7 +51,7 @@ const CAPABILITIES: [&str; 5] =
     ["portMappings", "bandwidth", "dns", "cgroupPath", "io.kubernetes.cri.pod-annotations"];
 
 /// Plugins that attach another network of the conf dir, as we do: none of them can be what we attach.
-const META_PLUGINS: [&str; 3] = [OWN_TYPE, "multus", "multus-shim"];
+const META_PLUGINS: [&str; 5] = [OWN_TYPE, "multus", "multus-shim", "danm", "genie"];
 
 /// How often it is looked whether others have taken away what was installed, or the last pod has gone.
 const LOOK: Duration = Duration::from_secs(60);
@@ -158,17 +161,19 @@ pub(crate) struct NodeInstallation {
     contest: Mutex<Contest>,
     /// What the metrics say of it.
     metrics: Node,
+    /// What `status` says of it.
+    seen: SeenNetwork,
 }
 
 /// What pods need that live through a change from Multus or to Multus; the directory is that of Multus' attachments.
 type ChangesOver = Box<dyn Fn(ChangeOver, &str) -> Result<(), CniError> + Send>;
 
 impl NodeInstallation {
-    /// `program`: our executable, to be copied. `state_dir`: what was taken over stays there.
+    /// `program`: our executable, to be copied. `state_dir`: what was taken over stays there. `seen`: what `status` asks.
     pub(crate) fn new(
         networks: Arc<Networks>,
         (program, state_dir): (PathBuf, &Path),
-        metrics: Node,
+        (metrics, seen): (Node, SeenNetwork),
         in_use: Box<dyn Fn() -> bool + Send>,
         change_over: ChangesOver,
     ) -> NodeInstallation {
@@ -183,6 +188,7 @@ impl NodeInstallation {
             written: Mutex::default(),
             contest: Mutex::default(),
             metrics,
+            seen,
         }
     }
 
@@ -197,13 +203,7 @@ impl NodeInstallation {
         loop {
             if pause == LOOK || ready() {
                 pause = LOOK;
-                if let Some(wanted) = wanted() {
-                    self.log(
-                        &self
-                            .carry_out(&wanted)
-                            .and_then(|done| self.must_be_in_force(&wanted).map(|()| done)),
-                    );
-                }
+                self.bring_to(wanted().as_ref());
             }
             let pause = self.contest.lock().pause().map_or(pause, |until| until.min(pause));
             match news.recv_timeout(pause) {
@@ -214,6 +214,21 @@ impl NodeInstallation {
         }
     }
 
+    /// Brings the node to what is wanted (`None`: it stays as it is), and tells how it stands then.
+    fn bring_to(&self, wanted: Option<&Installation>) {
+        let conf_dir = &self.networks.directories().conf;
+        let done = wanted.map_or_else(|| Ok(Changes::default()), |wanted| self.carry_out(wanted));
+        // Also where that came to nothing: pods get what the runtime takes meanwhile.
+        let in_force = match wanted.map(|wanted| wanted.cni) {
+            Some(Presence::Present) => must_be_first(conf_dir),
+            Some(Presence::Absent) | None => Ok(()),
+        };
+        self.metrics.network_displaced.set(i64::from(in_force.is_err()));
+        self.log(&done.and_then(|changes| in_force.map(|()| changes)));
+        let failing = Some(self.told.lock().clone()).filter(|reason| !reason.is_empty());
+        *self.seen.lock() = Some(NodeNetwork::in_dir(conf_dir, failing));
+    }
+
     fn log(&self, done: &Result<Changes, NodeInstallationError>) {
         let reason = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let mut told = self.told.lock();
@@ -221,11 +236,6 @@ impl NodeInstallation {
             warn!(reason, "the node's network is not installed as it should be; it is tried again");
         }
         *told = reason;
-        let is_displaced = matches!(
-            done,
-            Err(NodeInstallationError::NotFirst { .. } | NodeInstallationError::TakenAway { .. })
-        );
-        self.metrics.network_displaced.set(i64::from(is_displaced));
         let Ok(changes) = done else { return };
         if let Some(executable) = changes.executable {
             info!(executable = executable.message(), "the executable for the runtime");
@@ -234,14 +244,6 @@ impl NodeInstallation {
             Some("") => info!("the runtime's network is what it was before Fairlead"),
             Some(network) => info!(cluster_network = network, "the runtime's network is Fairlead"),
             None => {}
-        }
-    }
-
-    /// What was installed is what the runtime takes.
-    fn must_be_in_force(&self, wanted: &Installation) -> Result<(), NodeInstallationError> {
-        match wanted.cni {
-            Presence::Present => must_be_first(&self.networks.directories().conf),
-            Presence::Absent => Ok(()),
         }
     }
 
@@ -452,8 +454,9 @@ fn first_network(networks: &Networks) -> Option<Arc<ConfList>> {
     networks.in_file_order().into_iter().find(attaches)
 }
 
+/// Whether pods can get it first. That of `loopback` alone, which some runtimes' packages bring, attaches no pod to anything.
 fn attaches(list: &Arc<ConfList>) -> bool {
-    !list.plugin_types().any(|t| META_PLUGINS.contains(&t))
+    !list.plugin_types().any(|t| META_PLUGINS.contains(&t)) && !list.plugin_types().all(|t| t == "loopback")
 }
 
 /// The networks of the conf dir that could be the cluster network, by their names.
@@ -461,7 +464,7 @@ pub(crate) fn possible_cluster_networks(networks: &Networks) -> Vec<String> {
     networks.in_file_order().iter().filter(|list| attaches(list)).map(|list| list.name.clone()).collect()
 }
 
-/// Why the runtime does not take our configuration, although it is there; `None`: it does.
+/// Why the runtime does not take our configuration; `None`: it does, or there is none at all.
 pub(crate) fn displaced_by(conf_dir: &Path) -> Option<String> {
     must_be_first(conf_dir).err().map(|why| why.to_string())
 }

@@ -215,6 +215,34 @@ fn both_kernels_tell_the_same_story() {
     compare(played);
 }
 
+/// Whether a macvlan in mode passthru has its parent's MAC address, asked for none and for another.
+fn passthru_played(kernel: &dyn Kernel, path: &Path, _: Attach<'_>) -> Vec<String> {
+    let parent = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap();
+    let mut pod = kernel.pod(path).unwrap();
+    let mut story = Vec::new();
+    for mac in [None, Some(Mac([2, 0, 0, 0, 0, 1]))] {
+        let new = NewLink {
+            name: "net1".to_owned(),
+            index: Some(50),
+            kind: Kind::Macvlan { mode: MacvlanMode::Passthru, bc_queue_len: None },
+            parent: Parent::Host(parent.index),
+            mac,
+            mtu: None,
+            up: true,
+        };
+        pod.batch(&[Op::CreateLink(new)]).unwrap();
+        let inherited = pod.link_by_index(50).unwrap().unwrap().mac == parent.mac;
+        story.push(format!("{mac:?} -> inherited: {inherited}"));
+        pod.batch(&[Op::DeleteLink(50)]).unwrap();
+    }
+    story
+}
+
+#[test]
+fn on_both_kernels_a_macvlan_in_passthru_has_the_mac_address_of_its_parent_whichever_is_asked_for() {
+    compare(passthru_played);
+}
+
 /// What can be set of a link beside its names, and what follows what.
 fn settings_played(kernel: &dyn Kernel, path: &Path, _: Attach<'_>) -> Vec<String> {
     let parent = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap().index;

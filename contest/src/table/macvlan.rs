@@ -62,6 +62,11 @@ pub(super) fn rows() -> Vec<Case> {
             "macvlan",
             &network("macvlan", &json!({"mac": "02-aa-bb-cc-dd-03"})),
         ),
+        Case::new(
+            "macvlan passthru, mac asked for",
+            "macvlan",
+            &network("macvlan", &json!({"mode": "passthru", "mac": "02:aa:bb:cc:dd:01"})),
+        ),
         Case::new("macvlan, master absent", "macvlan", &network("macvlan", &json!({"master": null}))),
         Case::new("macvlan, layer 2 only: ipam {}", "macvlan", &network("macvlan", &json!({"ipam": {}})))
             .probing(&[Disturbance::Down, Disturbance::Link]),

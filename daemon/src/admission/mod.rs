@@ -9,6 +9,7 @@
 
 mod execution;
 mod fast_lane_threads;
+mod faulty_call;
 mod line_threads;
 mod queue;
 mod queued_call;

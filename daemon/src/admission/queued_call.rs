@@ -11,8 +11,9 @@ use tokio::sync::oneshot::error::RecvError;
 
 use super::Admission;
 use super::fast_lane_threads::STUCK;
+use super::faulty_call::FaultyCall;
 use super::queue::Line;
-use crate::call::{CallerGone, Lane, PreparedCall, Reply, Service, Waiting};
+use crate::call::{CallerGone, Lane, PreparedCall, Reply, Service, Waiting, catching_panics};
 
 /// How a call ended for its caller.
 #[derive(Debug)]
@@ -105,6 +106,13 @@ impl Preparation {
         };
         Preparation::Done(call, line)
     }
+
+    /// The same on the thread that opens the daemon: a fault of ours is this call's answer, and ends no start.
+    fn whatever_comes(service: &Arc<dyn Service>, request: Request) -> Preparation {
+        let prepared = catching_panics(request.command, || Ok(Preparation::by(service, request.clone())));
+        prepared
+            .unwrap_or_else(|error| Preparation::Done(Arc::new(FaultyCall { request, error }), Line::Fast))
+    }
 }
 
 impl ArrivedCall {
@@ -143,7 +151,7 @@ impl UnqueuedCall {
                 QueuedCall { number: 0, prepared, line, waiting, progress, answer }
             }
             Preparation::Missing(request) => {
-                let call = ArrivedCall(Preparation::by(service, *request));
+                let call = ArrivedCall(Preparation::whatever_comes(service, *request));
                 UnqueuedCall { call, waiting, progress, answer }.prepared(service)
             }
         }

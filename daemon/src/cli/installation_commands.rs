@@ -45,6 +45,11 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
         let done = plugin_installation::uninstall(&args.bin_dir, name)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
+    if plugin_installation::names_with_our_files(&args.bin_dir).is_empty()
+        && let Some(told) = uninstall_check::about_pools(&args.run_dir)
+    {
+        table::print(&told)?;
+    }
     Ok(())
 }
 

@@ -52,8 +52,26 @@ fn spelled_out(status: &Value, extent: Extent) -> String {
     if let Some(reason) = status["daemon"]["metricsPort"]["failing"].as_str() {
         text.push_str(&format!("metrics port: not served: {reason}\n"));
     }
+    text.push_str(&node_network(&status["daemon"]["nodeNetwork"], extent));
     text.push_str(&removals_and_newer(status, extent));
     text
+}
+
+/// The network that the runtime takes, and why it is not what the settings want. A daemon that has not looked yet, and one of an earlier
+/// release, say nothing.
+fn node_network(network: &Value, extent: Extent) -> String {
+    if network.is_null() {
+        return String::new();
+    }
+    let word = |key: &str| network[key].as_str();
+    let taken = match (network["fairlead"] == true, word("clusterNetwork"), word("file")) {
+        (true, Some(first), _) => format!("Fairlead (cluster network {})", name(first, extent)),
+        (true, None, _) => "Fairlead".to_owned(),
+        (false, _, Some(file)) => format!("not Fairlead: {}", sentence(file, extent)),
+        (false, _, None) => "not Fairlead: the conf dir has no network".to_owned(),
+    };
+    let failing = word("failing").map(|why| format!("install: not as wanted: {}\n", sentence(why, extent)));
+    format!("node network: {taken}\n{}", failing.unwrap_or_default())
 }
 
 /// The removals that fail, and what is left to a newer version.
@@ -119,6 +137,25 @@ mod tests {
         assert!(!of_port(json!({ "listening": "127.0.0.1:9808" })).contains("metrics port"));
         let text = of_port(json!({ "failing": "/t/tls.crt cannot be read" }));
         assert!(text.contains("\nmetrics port: not served: /t/tls.crt cannot be read\n"), "{text}");
+    }
+
+    #[test]
+    fn the_network_that_the_runtime_takes_is_a_line_and_why_it_is_not_the_one_that_is_wanted_another() {
+        let told = |network: Value| {
+            let text = spelled_out(&json!({ "daemon": { "nodeNetwork": network } }), Extent::Narrow);
+            let lines = text.lines().filter(|line| line.contains("network") || line.contains("install"));
+            lines.map(str::to_owned).collect::<Vec<String>>()
+        };
+        assert_eq!(told(Value::Null), Vec::<String>::new());
+        let ours = json!({ "file": "/net.d/00-x.conflist", "fairlead": true, "clusterNetwork": "pods" });
+        assert_eq!(told(ours), ["node network: Fairlead (cluster network pods)"]);
+        let theirs = json!({ "file": "/net.d/10-a.conflist", "fairlead": false, "failing": "no calico" });
+        assert_eq!(
+            told(theirs),
+            ["node network: not Fairlead: /net.d/10-a.conflist", "install: not as wanted: no calico"]
+        );
+        let none = json!({ "file": null, "fairlead": false, "clusterNetwork": null, "failing": null });
+        assert_eq!(told(none), ["node network: not Fairlead: the conf dir has no network"]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Whether the executable which is to be uninstalled is needed: by interfaces of pods, or because the daemon is to keep it on the node.
+//! Whether the executable which is to be uninstalled is needed: by interfaces of pods, or because the daemon is to keep it on the node. And
+//! what the daemon still has of the node when no executable is left.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -90,4 +91,37 @@ pub(super) fn must_not_be_needed(run_dir: &Path, names: &[String]) -> Result<(),
     let shown: Vec<String> = needing.iter().take(NAMED).map(whose).collect();
     let more = if needing.len() > NAMED { ", …" } else { "" };
     Err(StillNeeded::Attached { number: needing.len(), shown: shown.join(", ") + more })
+}
+
+/// What is to be done about VFs of pools before the daemon is stopped; `None`: it has none, or does not answer.
+pub(super) fn about_pools(run_dir: &Path) -> Option<String> {
+    vfs_in_pools(&get(&run_dir.join(SOCKET), "/v1/pools").ok()?)
+}
+
+fn vfs_in_pools(pools: &Value) -> Option<String> {
+    let number = rows(&pools["functions"]).len();
+    (number > 0).then(|| {
+        format!(
+            "VFs that are still in pools: {number}. Only a daemon that runs gives them back as they were: before it is stopped, take \
+             `pools` and `devicePluginConfig` out of its configuration, and wait until `fairleadd pools` lists no VF\n"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn vfs_that_are_still_in_pools_are_told_with_what_is_to_be_done_before_the_daemon_is_stopped() {
+        let told = vfs_in_pools(&json!({ "functions": [{ "function": "0000:3b:02.0" }] })).unwrap();
+        for words in ["in pools: 1.", "take `pools`", "before it is stopped"] {
+            assert!(told.contains(words), "{told}");
+        }
+        for none in [json!({ "functions": [], "ports": [{ "port": "p0" }] }), json!([])] {
+            assert_eq!(vfs_in_pools(&none), None, "{none}");
+        }
+    }
 }

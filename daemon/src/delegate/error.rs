@@ -21,6 +21,13 @@ const REFUSED: &str =
 /// The remedy where the daemon itself may not start a plugin.
 const NO_PRIVILEGE: &str = "to execute plugins the daemon needs CAP_SYS_ADMIN, and in a container CAP_SYS_CHROOT and CAP_SYS_PTRACE, by which it enters the host's mount namespace";
 
+/// Whether what a plugin answered to a CHECK says that it has none: whereabouts' words, and those of the CNI library for a command that a
+/// plugin does not know.
+pub(crate) fn says_it_has_no_check(refusal: &CniError) -> bool {
+    let told = refusal.to_string().to_ascii_lowercase();
+    ["not implemented", "unknown cni_command"].iter().any(|words| told.contains(words))
+}
+
 /// Why a plugin did not do what it was called for.
 #[derive(Debug, thiserror::Error)]
 pub enum DelegateError {

@@ -3,12 +3,11 @@
 
 use std::path::Path;
 
-use fairlead_cni::config::Fairlead;
-use serde_json::Map;
-
 use crate::conf_dir::Networks;
 use crate::finding::{Finding, good, less, wrong};
-use crate::node_installation::{self, CONFLIST, displaced_by, possible_cluster_networks, renamed_copies};
+use crate::node_installation::{
+    self, CONFLIST, cluster_network_of, displaced_by, possible_cluster_networks, renamed_copies,
+};
 use crate::settings::{Installation, Presence, Settings};
 
 const ABOUT: &str = "node network";
@@ -85,10 +84,8 @@ fn not_there(networks: &Networks, named: &str, instead: &str) -> Finding {
 
 /// The network that our configuration names.
 fn cluster_network(networks: &Networks, config: &Path) -> Option<Finding> {
-    let own = networks.of_file(CONFLIST)?;
-    let conf = own.plugin_conf(0, None, &Map::new()).ok()?;
-    let Ok(Fairlead::ClusterNetwork(node)) = Fairlead::parse(&conf) else { return None };
-    let name = &node.name;
+    let list = networks.of_file(CONFLIST)?;
+    let name = &cluster_network_of(&list)?;
     let named = wanted(config).and_then(|install| install.cluster_network);
     if let Some(named) = named.as_deref().filter(|named| named != name) {
         return Some(match networks.find(named) {

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{CONFLIST, NodeInstallationError};
+use fairlead_host::files::read_optional;
+
+use super::{CONFLIST, NodeInstallationError, own_plugin};
 use crate::conf_dir;
 
 /// The endings of files that a runtime reads.
@@ -15,16 +17,29 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Left in peace for so long, the next time counts as the first.
 const PEACE: Duration = Duration::from_secs(600);
 
-/// The file that a runtime takes before ours.
+/// The file that a runtime takes; `None`: there is none, or the conf dir cannot be read.
+pub(super) fn first_file(conf_dir: &Path) -> Option<PathBuf> {
+    conf_dir::files(conf_dir, &READ).unwrap_or_default().into_iter().next()
+}
+
+/// The runtime takes no other file than ours.
 ///
 /// # Errors
-/// When the conf dir cannot be read, or another file comes first.
+/// When another file comes first, or somebody else's has the name of ours.
 pub(super) fn must_be_first(conf_dir: &Path) -> Result<(), NodeInstallationError> {
-    let files = conf_dir::files(conf_dir, &READ).unwrap_or_default();
-    match files.into_iter().next().filter(|first| first.file_name() != Some(CONFLIST.as_ref())) {
-        None => Ok(()),
-        Some(first) => Err(NodeInstallationError::NotFirst { first }),
+    match first_file(conf_dir) {
+        Some(first) if first.file_name() != Some(CONFLIST.as_ref()) => {
+            Err(NodeInstallationError::NotFirst { first })
+        }
+        Some(file) if is_foreign(&file) => Err(NodeInstallationError::Foreign { file }),
+        _ => Ok(()),
     }
+}
+
+/// Whether somebody else has made the file of our name. Of one that cannot be read nobody says so.
+fn is_foreign(file: &Path) -> bool {
+    let text = read_optional(file).ok().flatten();
+    text.is_some_and(|text| own_plugin(&String::from_utf8_lossy(&text)).is_none())
 }
 
 /// Copies of our configuration under a name by which no runtime reads it, as cilium makes them.

@@ -32,7 +32,7 @@ fn rig() -> Rig {
     let node = NodeInstallation::new(
         networks.clone(),
         (dir.path().join("fairlead"), &dir.path().join("state")),
-        Node::default(),
+        (Node::default(), SeenNetwork::default()),
         Box::new(move || used.load(Ordering::Relaxed)),
         Box::new(move |change, dir| {
             seen.lock().push((change, dir.to_owned(), conflist.exists()));
@@ -53,6 +53,13 @@ impl Rig {
         let done = self.node.carry_out(&serde_saphyr::from_str(text).unwrap());
         self.networks.rescan();
         done
+    }
+
+    /// A pass of the installer's thread: whether the network is displaced, and what `status` tells.
+    fn pass(&self, text: &str) -> (bool, NodeNetwork) {
+        self.node.bring_to(Some(&serde_saphyr::from_str(text).unwrap()));
+        self.networks.rescan();
+        (self.node.metrics.network_displaced.get() == 1, self.node.seen.lock().clone().unwrap())
     }
 
     /// Every file with its content.
@@ -175,7 +182,7 @@ fn a_cluster_network_whose_file_is_gone_is_waited_for_and_never_replaced_by_what
         let node = NodeInstallation::new(
             rig.networks.clone(),
             (rig.dir.path().join("fairlead"), &state),
-            Node::default(),
+            (Node::default(), SeenNetwork::default()),
             Box::new(|| false),
             Box::new(|_, _| Ok(())),
         );
@@ -420,18 +427,71 @@ fn what_was_taken_over_from_multus_outlives_our_configuration() {
 fn a_file_that_sorts_before_ours_is_told_with_its_name() {
     let rig = rig();
     rig.network("10-bridge.conflist", "pods", "bridge");
-    let wanted: Installation = serde_saphyr::from_str("{cni: present}").unwrap();
-    rig.carry_out("{cni: present}").unwrap();
-    rig.node.must_be_in_force(&wanted).unwrap();
+    let (is_displaced, seen) = rig.pass("{cni: present}");
+    assert!(!is_displaced && seen.fairlead && seen.failing.is_none(), "{seen:?}");
     rig.network("00-danm.conf", "danm", "danm");
-    let displaced = rig.node.must_be_in_force(&wanted);
-    let told = displaced.as_ref().unwrap_err().to_string();
+    let (is_displaced, seen) = rig.pass("{cni: present}");
+    assert!(is_displaced && !seen.fairlead, "{seen:?}");
+    let told = seen.failing.unwrap();
     assert!(told.contains("00-danm.conf") && told.contains("not Fairlead"), "{told}");
-    rig.node.log(&displaced.map(|()| Changes::default()));
-    assert_eq!(rig.node.metrics.network_displaced.get(), 1);
     fs::remove_file(rig.dir.path().join("net.d/00-danm.conf")).unwrap();
-    rig.node.log(&rig.node.must_be_in_force(&wanted).map(|()| Changes::default()));
-    assert_eq!(rig.node.metrics.network_displaced.get(), 0);
+    let (is_displaced, seen) = rig.pass("{cni: present}");
+    assert!(!is_displaced && seen.fairlead && seen.failing.is_none(), "{seen:?}");
+}
+
+#[test]
+fn an_install_that_fails_is_told_and_counts_as_displaced_while_the_runtime_takes_another_network() {
+    let rig = rig();
+    let gone = "{cni: present, clusterNetwork: gone}";
+    let (is_displaced, seen) = rig.pass(gone);
+    assert!(!is_displaced && seen.file.is_none() && seen.failing.is_some(), "no pod starts: {seen:?}");
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    let (is_displaced, seen) = rig.pass(gone);
+    assert!(is_displaced && !seen.fairlead, "{seen:?}");
+    assert_eq!(seen.file.unwrap().file_name().unwrap(), "10-bridge.conflist");
+    assert!(seen.failing.unwrap().contains("\"gone\""));
+    let (is_displaced, seen) = rig.pass("{cni: present, clusterNetwork: pods}");
+    assert!(!is_displaced && seen.failing.is_none(), "it is put right: {seen:?}");
+    // Ours is there and goes on, whatever the settings name.
+    let (is_displaced, seen) = rig.pass(gone);
+    assert!(!is_displaced && seen.failing.is_some(), "{seen:?}");
+    assert_eq!(seen.cluster_network.as_deref(), Some("pods"));
+    rig.network(CONFLIST, "theirs", "macvlan");
+    let (is_displaced, seen) = rig.pass("{cni: present}");
+    assert!(is_displaced && !seen.fairlead, "{seen:?}");
+    assert!(seen.failing.unwrap().contains("was not made by Fairlead"));
+    rig.node.bring_to(None);
+    assert_eq!(rig.node.metrics.network_displaced.get(), 0, "nothing is wanted any more");
+}
+
+#[test]
+fn what_the_runtime_takes_is_told_until_the_node_is_left_and_also_where_somebody_else_has_written_it() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    let (_, seen) = rig.pass("{cni: present}");
+    assert_eq!((seen.file, seen.fairlead), (Some(rig.node.conflist()), true));
+    assert_eq!(seen.cluster_network.as_deref(), Some("pods"));
+    let (is_displaced, seen) = rig.pass("{cni: absent}");
+    assert!(!is_displaced && !seen.fairlead && seen.failing.is_none(), "{seen:?}");
+    assert_eq!(seen.file.unwrap().file_name().unwrap(), "10-bridge.conflist");
+    // By hand, in the form of a single plugin.
+    let by_hand = r#"{"cniVersion":"1.0.0","name":"node","type":"fairlead","clusterNetwork":"pods"}"#;
+    fs::write(rig.dir.path().join("net.d/05-node.conf"), by_hand).unwrap();
+    let (_, seen) = rig.pass("{cni: absent}");
+    assert_eq!((seen.fairlead, seen.cluster_network.as_deref()), (true, Some("pods")));
+}
+
+#[test]
+fn a_file_that_attaches_no_pod_by_itself_is_not_taken_for_the_cluster_network() {
+    let rig = rig();
+    rig.network("00-danm.conf", "danm", "danm");
+    rig.network("01-genie.conf", "genie", "genie");
+    rig.network("99-loopback.conf", "lo", "loopback");
+    let told = rig.carry_out("{cni: present}").unwrap_err();
+    assert!(matches!(told, NodeInstallationError::NoClusterNetwork { .. }), "{told}");
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("calico"));
 }
 
 #[test]
@@ -446,17 +506,16 @@ fn a_program_that_takes_our_configuration_away_again_and_again_is_told_of_and_no
     assert!(file.exists(), "the first time it is written again at once");
     rig.node.contest.lock().set_over(false);
     take_away();
-    let mut told = String::new();
+    let (mut is_displaced, mut told) = (false, String::new());
     for _ in 0..20 {
-        let answer = rig.carry_out("{cni: present}");
-        told = answer.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        rig.node.log(&answer);
+        let (now, seen) = rig.pass("{cni: present}");
+        (is_displaced, told) = (now, seen.failing.unwrap_or_default());
     }
     for words in ["taken away 2 times", "cilium_bak", "cni.exclusive=false"] {
         assert!(told.contains(words), "{told}");
     }
     assert!(!file.exists() && rig.node.contest.lock().pause().is_some());
-    assert_eq!(rig.node.metrics.network_displaced.get(), 1);
+    assert!(is_displaced);
     assert_eq!(renamed_copies(&rig.dir.path().join("net.d")).len(), 1);
     let mut pauses = Vec::new();
     for _ in 0..3 {

@@ -1,6 +1,7 @@
 //! One interface being announced: its packet socket, what is still to be sent on it, and what comes back.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ const LISTEN: Duration = Duration::from_millis(250);
 pub(super) struct Probe {
     pub(super) what: Announcement,
     socket: OwnedFd,
+    /// The interface's MAC address when the socket was bound. The next plugin of the list may have set another than the ADD's answer names.
+    mac: Mac,
     until: Instant,
     reported: bool,
     /// MAC addresses of the pod's other interfaces, as far as they were heard.
@@ -54,7 +57,8 @@ impl Probe {
         }
         // Last: unbound it hears nothing, so no packet is read that the filter has not seen.
         filter_and_bind(socket.as_fd(), what.ifindex, &what.addresses)?;
-        Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false, siblings: Vec::new() })
+        let mac = mac_of_bound(socket.as_fd())?;
+        Ok(Probe { what, socket, mac, until: Instant::now() + LISTEN, reported: false, siblings: Vec::new() })
     }
 
     /// The socket alone, to be closed by somebody who can wait.
@@ -75,9 +79,9 @@ impl Probe {
     pub(super) fn speak(&self) -> io::Result<()> {
         for address in &self.what.addresses {
             if self.what.probe {
-                self.transmit(&probe(self.what.mac, *address))?;
+                self.transmit(&probe(self.mac, *address))?;
             }
-            self.transmit(&announcement(self.what.mac, *address))?;
+            self.transmit(&announcement(self.mac, *address))?;
         }
         Ok(())
     }
@@ -102,7 +106,7 @@ impl Probe {
                 Err(errno) => return Err(errno.into()),
             };
             let Some((address, other)) = claim(&frame[..length]) else { continue };
-            let foreign = other != self.what.mac && !self.siblings.contains(&other);
+            let foreign = other != self.mac && !self.siblings.contains(&other);
             if !foreign || self.reported || !self.what.addresses.contains(&address) {
                 continue;
             }
@@ -165,4 +169,20 @@ fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32, addresses: &[IpAddr]) -
     // SAFETY: `address` is a whole sockaddr_ll and `length` is its size.
     Errno::result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
     Ok(())
+}
+
+/// The MAC address of the interface that a packet socket is bound to, as the kernel has it now.
+fn mac_of_bound(socket: BorrowedFd<'_>) -> io::Result<Mac> {
+    let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
+    let to = address.as_mut_ptr().cast();
+    // SAFETY: `address` has room for the `length` bytes that the kernel writes at most.
+    Errno::result(unsafe { libc::getsockname(socket.as_raw_fd(), to, &raw mut length) })?;
+    // SAFETY: it was zeroed, and any bytes are a sockaddr_ll.
+    let address = unsafe { address.assume_init() };
+    match (address.sll_halen, address.sll_addr) {
+        (6, [a, b, c, d, e, f, _, _]) => Ok(Mac([a, b, c, d, e, f])),
+        // The interface is gone since it was bound.
+        _ => Err(Errno::ENODEV.into()),
+    }
 }

@@ -55,8 +55,6 @@ pub struct Announcement {
     pub netns_id: NetnsId,
     /// The interface's index there.
     pub ifindex: u32,
-    /// Its MAC address.
-    pub mac: Mac,
     /// The addresses to be announced.
     pub addresses: Vec<IpAddr>,
     /// Also probe whether somebody else has them.

@@ -13,7 +13,9 @@ use super::vfs::Vfs;
 use super::{Call, KernelRequest, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Address, Kind, Link, LinkSettings, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
+use crate::seam::{
+    Address, Kind, Link, LinkSettings, MacvlanMode, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink,
+};
 
 /// The key (and cookie) of the daemon's own namespace.
 pub(super) const HOST: u64 = 1;
@@ -271,9 +273,12 @@ impl Model {
             Some((at, index)) => Some(self.link(at, index).ok_or(Errno::ENODEV)?),
             None => None,
         };
-        let mac = match (&new.kind, new.mac, &lower) {
+        let inherited = lower.as_ref().map(|lower| lower.mac.unwrap_or(Mac([0; 6])));
+        let mac = match (&new.kind, new.mac, inherited) {
+            // Whichever it is asked for.
+            (Kind::Macvlan { mode: MacvlanMode::Passthru, .. }, _, Some(inherited)) => inherited,
             (_, Some(mac), _) => mac,
-            (Kind::Ipvlan { .. } | Kind::Vlan { .. }, None, Some(lower)) => lower.mac.unwrap_or(Mac([0; 6])),
+            (Kind::Ipvlan { .. } | Kind::Vlan { .. }, None, Some(inherited)) => inherited,
             _ => self.fresh_mac(),
         };
         if matches!(new.kind, Kind::Macvlan { .. }) && self.mac_is_taken(parent, mac) {

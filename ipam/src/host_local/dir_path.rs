@@ -98,9 +98,4 @@ impl NetworkDir {
         }
         Ok(())
     }
-
-    /// Whether both are one directory, however far the way to it is trusted.
-    pub(super) fn is_same_place(&self, other: &NetworkDir) -> bool {
-        (&self.data_dir, &self.network) == (&other.data_dir, &other.network)
-    }
 }

@@ -240,7 +240,7 @@ impl HostLocal {
     pub fn place(&self, data_dir: &str, network: &str) -> Option<NetworkDir> {
         let wanted = NetworkDir::of_administrator(data_dir, network);
         let wanted = wanted.checked().ok()?;
-        self.used_dirs.all().into_iter().find(|used| used.is_same_place(&wanted))
+        self.used_dirs.at_place_of(&wanted)
     }
 
     /// Every directory that Fairlead has allocated in.

@@ -4,7 +4,7 @@
 //! to lie; only ever appended to, and on the disk before the first allocation in the directory is made. Of two lines about one
 //! directory the later counts.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,12 +13,15 @@ use parking_lot::Mutex;
 
 use super::dir_path::NetworkDir;
 
+/// The directories by their place, `dataDir` and network, however far the way there is trusted. A tenant may name very many.
+type Known = BTreeMap<(String, String), NetworkDir>;
+
 /// The list, in memory and in its file.
 #[derive(Debug)]
 pub(super) struct UsedDirs {
     path: PathBuf,
     /// What is in the file and on the disk. Every ADD that opens a directory anew asks for it: held for that alone.
-    known: Mutex<BTreeSet<NetworkDir>>,
+    known: Mutex<Known>,
     /// Held by the one thread that writes to the file, for as long as the disk takes.
     writing: Mutex<()>,
 }
@@ -30,7 +33,7 @@ impl UsedDirs {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             text => text?,
         };
-        let mut known = BTreeSet::new();
+        let mut known = Known::new();
         for directory in String::from_utf8_lossy(&text).lines().filter_map(parse_line) {
             note(&mut known, directory);
         }
@@ -39,7 +42,12 @@ impl UsedDirs {
 
     /// All directories of the list.
     pub(super) fn all(&self) -> Vec<NetworkDir> {
-        self.known.lock().iter().cloned().collect()
+        self.known.lock().values().cloned().collect()
+    }
+
+    /// The directory of the list that is at the same place as this one.
+    pub(super) fn at_place_of(&self, directory: &NetworkDir) -> Option<NetworkDir> {
+        self.known.lock().get(&place_of(directory)).cloned()
     }
 
     /// Adds a directory to the list, on the disk too, unless it is in it. A disk that hangs keeps only those waiting that are not.
@@ -58,7 +66,7 @@ impl UsedDirs {
     }
 
     fn has(&self, directory: &NetworkDir) -> bool {
-        self.known.lock().contains(directory)
+        self.known.lock().get(&place_of(directory)) == Some(directory)
     }
 
     fn write_down(&self, directory: &NetworkDir) -> io::Result<()> {
@@ -75,9 +83,12 @@ impl UsedDirs {
     }
 }
 
-fn note(known: &mut BTreeSet<NetworkDir>, directory: NetworkDir) {
-    known.retain(|known| !known.is_same_place(&directory));
-    known.insert(directory);
+fn note(known: &mut Known, directory: NetworkDir) {
+    known.insert(place_of(&directory), directory);
+}
+
+fn place_of(directory: &NetworkDir) -> (String, String) {
+    (directory.data_dir.clone(), directory.network.clone())
 }
 
 fn line_of(directory: &NetworkDir) -> String {

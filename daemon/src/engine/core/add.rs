@@ -330,7 +330,7 @@ impl Core {
         result: &CniResult,
         applied: &Applied,
     ) {
-        let (Some(announcer), Some(mac), Some(index)) = (&self.kinds.announcer, applied.mac, applied.netdev)
+        let (Some(announcer), Some(_), Some(index)) = (&self.kinds.announcer, applied.mac, applied.netdev)
         else {
             return;
         };
@@ -342,7 +342,6 @@ impl Core {
             netns: request.netns().to_owned(),
             netns_id: attachment.netns.id.clone(),
             ifindex: index,
-            mac,
             addresses,
             probe: self.call_settings().dad == Dad::Fast,
             awaits_carrier: applied.awaits_carrier,

@@ -19,7 +19,7 @@ use fairlead_ipam::{
 use super::Core;
 use super::status::not_available;
 use crate::call::Waiting;
-use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters};
+use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters, says_it_has_no_check};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::call_settings::CurrentCallSettings;
 use crate::engine::conf_cache::ConfCache;
@@ -184,7 +184,14 @@ impl Ipam {
                 let prev = request.conf.prev_result.clone().unwrap_or_default();
                 Ok(static_ipam::check(&config, &prev, &request.key.ifname)?)
             }
-            IpamKind::Delegate(plugin) => self.delegate(request, plugin, Command::Check).map(drop),
+            IpamKind::Delegate(plugin) => match self.delegate(request, plugin, Command::Check) {
+                // What the pod has is compared with the result all the same.
+                Err(error) if says_it_has_no_check(&error) => {
+                    tracing::debug!(plugin, %error, "an IPAM plugin has no CHECK");
+                    Ok(())
+                }
+                checked => checked.map(drop),
+            },
         }
     }
 

@@ -241,12 +241,31 @@ fn k24_a_pod_mtu_above_the_parents_is_a_clear_error() {
     assert!(told.msg.contains("mtu 9000 is above 1500 of its master \"eth0\""), "{told}");
 }
 
+/// The configuration as CHECK gets it after this answer of ADD.
+fn with_prev_result(config: &str, answer: &str) -> String {
+    config.replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#))
+}
+
+#[test]
+fn x20_a_macvlan_in_passthru_has_its_masters_mac_address_whichever_is_asked_for() {
+    let rig = Rig::new();
+    let asking = r#""master":"eth0","mode":"passthru","mac":"02:00:00:00:00:77""#;
+    let config = macvlan().replace(r#""master":"eth0""#, asking);
+    let answer = rig.add(&config).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let mut host = fairlead_host::NetKernel::host(&*rig.kernel).unwrap();
+    let master = host.link_by_name("eth0").unwrap().unwrap().mac.unwrap();
+    drop(host);
+    assert_eq!(told["interfaces"][0]["mac"], master.to_string());
+    let check = rig.request(Command::Check, "c1", &with_prev_result(&config, &answer));
+    rig.call(check).unwrap();
+}
+
 #[test]
 fn x04_check_finds_what_has_changed() {
     let rig = Rig::new();
     let answer = rig.add(&macvlan()).unwrap();
-    let config = macvlan()
-        .replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#));
+    let config = with_prev_result(&macvlan(), &answer);
     rig.call(rig.request(Command::Check, "c1", &config)).unwrap();
     let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
     let link = pod.link_by_name("net1").unwrap().unwrap();

@@ -93,3 +93,33 @@ fn what_was_attached_keeps_its_interface_until_its_ipam_has_taken_the_del() {
     rig.reap();
     assert_eq!(rig.state(), before);
 }
+
+#[test]
+fn x04_an_ipam_that_has_no_check_fails_none_and_what_it_gave_is_looked_for_all_the_same() {
+    for words in ["CNI CHECK method is not implemented", "unknown CNI_COMMAND: CHECK"] {
+        let rig = Rig::on_this_host();
+        let plugins = tempfile::tempdir().unwrap();
+        let answers = format!(
+            r#"cat >/dev/null
+[ $CNI_COMMAND != CHECK ] || {{ echo '{{"code":100,"msg":"{words}"}}'; exit 1; }}
+[ $CNI_COMMAND = DEL ] || echo '{{"cniVersion":"1.0.0","ips":[{{"address":"10.66.0.2/24"}}]}}'"#
+        );
+        script::write(&plugins.path().join("lease"), &answers);
+        let link = r#""type":"macvlan","master":"eth0","ipam":{"type":"lease"}"#;
+        let path = plugins.path().display().to_string();
+        let of = |command, prev: &str| {
+            let config = format!(r#"{{"cniVersion":"1.0.0","name":"net",{prev}{link}}}"#);
+            Request { path: path.clone(), ..rig.request(command, "c1", &config) }
+        };
+        let answer = rig.call(of(Command::Add, "")).unwrap();
+        let prev = format!(r#""prevResult":{answer},"#);
+        rig.call(of(Command::Check, &prev)).unwrap();
+        let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+        let link = pod.link_by_name("net1").unwrap().unwrap();
+        let given = pod.addresses(link.index).unwrap().into_iter().find(|a| a.net.addr().is_ipv4()).unwrap();
+        pod.batch(&[Op::DeleteAddress(given)]).unwrap();
+        drop(pod);
+        let told = rig.call(of(Command::Check, &prev)).unwrap_err();
+        assert!(told.msg.contains("its address 10.66.0.2/24 is gone"), "{words}: {told}");
+    }
+}

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::config::Made;
 use super::dummy::Dummy;
 use super::link_inputs::Facts;
+use super::macvlan::Macvlan;
 use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{
@@ -84,6 +85,7 @@ impl Made {
             mac: Mac::local(kinds.ids.next()),
         };
         let (link, mac) = self.link(&facts)?;
+        self.tell_other_mac(request, mac);
         // Without one of its own the kernel gives it the parent's, and a link without a parent that of an Ethernet.
         let mtu = link.mtu.unwrap_or_else(|| parent.as_ref().map_or(ETHERNET_MTU, |parent| parent.mtu));
         let (index, kind) = (link.index.unwrap_or_default(), link.kind.clone());
@@ -95,6 +97,16 @@ impl Made {
         let new = NewMade { link, mac, parent };
         new.must_get_frames(kinds)?;
         Ok(Plan { record, work: Work::Made(new) })
+    }
+
+    /// Warns where the kernel gives the link another MAC address than the one that is asked for: it is made all the same, as with the
+    /// reference plugin.
+    fn tell_other_mac(&self, request: &AttachmentRequest<'_>, given: Option<Mac>) {
+        let Made::Macvlan(Macvlan { mac: Some(wanted), .. }) = self else { return };
+        if given != Some(*wanted) {
+            tracing::warn!(container = %request.key.container, network = %request.key.network, ifname = %request.key.ifname,
+                %wanted, "a macvlan in mode passthru has its master's MAC address instead of the one that is asked for");
+        }
     }
 
     /// The link, and the MAC address that it has in the end. Pure.

@@ -15,7 +15,8 @@ pub(crate) struct Macvlan {
     in_container: bool,
     mode: MacvlanMode,
     mtu: Option<u32>,
-    mac: Option<Mac>,
+    /// The MAC address that is asked for.
+    pub(super) mac: Option<Mac>,
     bc_queue_len: Option<u32>,
 }
 
@@ -42,15 +43,13 @@ impl Macvlan {
     /// One `RTM_NEWLINK`, and the MAC address that the link has in the end.
     pub(super) fn link(&self, facts: &Facts<'_>) -> Result<(NewLink, Option<Mac>), CniError> {
         let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
-        let (mut new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
-        // passthru takes the parent over, its MAC address included, unless another one is asked for.
-        let mac = self.mac.unwrap_or(if self.takes_parent_over() {
-            parent.mac.unwrap_or(facts.mac)
-        } else {
-            facts.mac
-        });
-        new.mac = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
-        Ok((new, Some(mac)))
+        let (new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
+        if self.takes_parent_over() {
+            // The kernel gives it the parent's MAC address, whichever it is asked for.
+            return Ok((new, parent.mac));
+        }
+        let mac = Some(self.mac.unwrap_or(facts.mac));
+        Ok((NewLink { mac, ..new }, mac))
     }
 
     /// Whether the parent can have only this one.
