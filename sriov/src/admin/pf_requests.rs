@@ -9,9 +9,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::batch::{Batch, Left};
 use super::request_coalescing::CombinedRequests;
 use super::stuck_resets::ResettingVfs;
-use crate::Physical;
 use crate::vf_netdev::is_of;
 use crate::wait_out_reset::is_resetting;
+use crate::{PciAddr, Physical};
 
 /// So many VFs in one message: the kernel takes 64 KiB in one attribute, and a VF's settings are 124 bytes of it.
 const ONE_MESSAGE: usize = 256;
@@ -142,8 +142,10 @@ impl PfRequests<'_> {
 
 fn links_of(host: &mut dyn Net, physical: &Physical) -> Result<Vec<Link>, NetError> {
     let wanted = physical.address.to_string();
-    // The names were read earlier: by now one may be another PF's. Kernels before 5.14 do not say whose a link is.
-    let may_be_its = |link: &Link| link.device.as_ref().is_none_or(|device| *device == wanted);
+    // The names were read earlier: by now one may be another PF's. Kernels before 5.14 do not say whose a link is, and what another bus
+    // has is told by a name of that bus.
+    let is_others = |device: &String| *device != wanted && device.parse::<PciAddr>().is_ok();
+    let may_be_its = |link: &Link| !link.device.as_ref().is_some_and(is_others);
     let mut links = Vec::new();
     for name in &physical.interfaces {
         links.extend(host.link_by_name(name)?.filter(may_be_its));
