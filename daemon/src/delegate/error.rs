@@ -25,7 +25,9 @@ const NO_PRIVILEGE: &str = "to execute plugins the daemon needs CAP_SYS_ADMIN, a
 /// plugin does not know.
 pub(crate) fn says_it_has_no_check(refusal: &CniError) -> bool {
     let told = refusal.to_string().to_ascii_lowercase();
-    ["not implemented", "unknown cni_command"].iter().any(|words| told.contains(words))
+    ["check method is not implemented", "check is not implemented", "unknown cni_command"]
+        .iter()
+        .any(|words| told.contains(words))
 }
 
 /// Why a plugin did not do what it was called for.

@@ -1,5 +1,6 @@
 //! An IPAM that is executed: it is asked for an address when the interface is there, which goes again where it has none to give.
 
+use fairlead_cni::Code;
 use fairlead_host::Op;
 
 use super::*;
@@ -92,6 +93,14 @@ fn what_was_attached_keeps_its_interface_until_its_ipam_has_taken_the_del() {
     rig.del(config).unwrap();
     rig.reap();
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn x04_a_check_in_which_an_ipam_finds_something_not_implemented_is_no_missing_check() {
+    let refusal = |msg: &str| crate::delegate::says_it_has_no_check(&CniError::new(Code::PluginFailed, msg));
+    assert!(refusal("plugin \"w\", CHECK: CNI CHECK method is not implemented"));
+    assert!(refusal("plugin \"w\", CHECK: unknown CNI_COMMAND: CHECK"));
+    assert!(!refusal("plugin \"w\", CHECK: mode \"x\" is not implemented"));
 }
 
 #[test]
