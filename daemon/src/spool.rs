@@ -299,9 +299,8 @@ fn warn_failed(entry: &Entry, reason: &str) {
     );
 }
 
-/// A GC fails again and again: it keeps no later one waiting any longer.
-fn give_up(entry: &Entry, reason: &str, node: &Node) {
-    let network = ConfigSummary::of(&entry.request.config).name;
+/// A GC of `network` fails again and again: it keeps no later one waiting any longer.
+fn give_up(entry: &Entry, network: &str, reason: &str, node: &Node) {
     warn!(network, reason, "a spooled GC is given up; the next GC of its network collects what it has left");
     remove(entry, node);
 }

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use fairlead_cni::wire::{Command, Request};
+use fairlead_cni::wire::Request;
 use fairlead_host::backoff::{Attempts, Backoff};
 
-use super::{Entry, PATIENCE, done, give_up, warn_failed};
+use super::{Entry, PATIENCE, Subject, done, give_up, warn_failed};
 use crate::admission::{Admission, Outcome, SubmittedCall};
 use crate::call::catching_panics;
 use crate::metrics::Node;
@@ -147,8 +147,11 @@ impl Retry {
         let Some(left) = self.entries.get_mut(at) else { return };
         let Some(pending) = left else { return };
         let pause = pending.attempts.failed();
-        if pending.entry.request.command == Command::Gc && pending.attempts.failures() >= GC_ATTEMPTS {
-            give_up(&pending.entry, reason, &self.node);
+        let is_often = pending.attempts.failures() >= GC_ATTEMPTS;
+        if let Subject::Network(network) = &pending.entry.subject
+            && is_often
+        {
+            give_up(&pending.entry, network, reason, &self.node);
             *left = None;
             return;
         }

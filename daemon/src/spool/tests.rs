@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::admission::{Limits, Outcome};
+use crate::admission::{Limits, Outcome, SubmittedCall};
 use crate::call::Reply;
 use crate::call::fake_service::FakeService;
 use crate::metrics::{Calls, Exposition};
@@ -85,6 +85,20 @@ fn admission() -> Admission {
         Calls::new(&Exposition::default(), &["macvlan"]),
         Arc::default(),
     )
+}
+
+/// Begins to carry out what is spooled in `state`.
+fn begin(state: &Path, fake: &Arc<Fake>, admission: &Admission) -> (Replay, Node) {
+    let node = Node::default();
+    let entries = lock(state, node.clone()).unwrap().entries().unwrap();
+    let replay = Replay::begin(entries, fake.clone(), admission.clone(), node.clone()).unwrap();
+    (replay, node)
+}
+
+/// The ADD of a container is handed in.
+fn add(admission: &Admission, container: &str) -> SubmittedCall {
+    let request = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del(container) };
+    admission.submit(admission.prepare(request), Instant::now())
 }
 
 fn left(state: &Path) -> usize {
@@ -172,18 +186,14 @@ fn x02_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_n
     for (n, container) in [(1, "slow"), (2, "bad"), (3, "good")] {
         put(state.path(), n, &serialise(&del(container)).unwrap());
     }
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
     let admission = admission();
-    let service: Arc<dyn Service> = fake.clone();
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    let (replay, node) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(LONG), Some(2));
     assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
     assert_eq!(left(state.path()), 2);
-    admission.open(service).unwrap();
-    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
-    let held = admission.submit(admission.prepare(add), Instant::now());
+    admission.open(fake.clone()).unwrap();
+    let held = add(&admission, "bad");
     assert!(matches!(held.wait(), Outcome::Reply(..)));
     let log = fake.log.lock().clone();
     assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
@@ -197,17 +207,13 @@ fn an_entry_that_meets_a_fault_of_the_daemon_ends_it_at_no_start_and_is_tried_ag
     for (n, container) in [(1, "faulty"), (2, "good")] {
         put(state.path(), n, &serialise(&del(container)).unwrap());
     }
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     // Once in the first pass, once after it.
     let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
     let admission = admission();
-    let service: Arc<dyn Service> = fake.clone();
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node).unwrap();
+    let (replay, _) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(LONG), Some(1));
-    admission.open(service).unwrap();
-    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("faulty") };
-    let held = admission.submit(admission.prepare(add), Instant::now());
+    admission.open(fake.clone()).unwrap();
+    let held = add(&admission, "faulty");
     assert!(matches!(held.wait(), Outcome::Reply(..)));
     assert_eq!(*fake.log.lock(), ["DEL good", "DEL faulty", "ADD faulty"]);
     assert_eq!(left(state.path()), 0);
@@ -217,20 +223,14 @@ fn an_entry_that_meets_a_fault_of_the_daemon_ends_it_at_no_start_and_is_tried_ag
 fn a_spooled_del_that_hangs_keeps_nobody_waiting_but_the_adds_of_its_attachment() {
     let state = tempfile::tempdir().unwrap();
     put(state.path(), 1, &serialise(&del("hangs")).unwrap());
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake::default());
     let hung = fake.hangs.lock();
-    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    let admission = admission();
+    let (replay, node) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(Duration::from_millis(50)), None);
-    admission.open(service).unwrap();
-    let add = |of: &str| {
-        let request = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del(of) };
-        admission.submit(admission.prepare(request), Instant::now())
-    };
-    let held = add("hangs");
-    assert!(matches!(add("other").wait(), Outcome::Reply(..)), "it is served meanwhile");
+    admission.open(fake.clone()).unwrap();
+    let held = add(&admission, "hangs");
+    assert!(matches!(add(&admission, "other").wait(), Outcome::Reply(..)), "it is served meanwhile");
     assert_eq!(*fake.log.lock(), ["ADD other"]);
     drop(hung);
     assert!(matches!(held.wait(), Outcome::Reply(..)));
@@ -245,21 +245,18 @@ fn a_spooled_del_whose_program_hangs_holds_back_the_result_of_no_other() {
     for (n, container) in [(1, "slow-hangs"), (2, "slow"), (3, "slow-too")] {
         put(state.path(), n, &serialise(&del(container)).unwrap());
     }
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake::default());
     let hung = fake.hangs.lock();
-    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    let admission = admission();
+    let (replay, node) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(LONG), Some(3));
-    admission.open(service).unwrap();
+    admission.open(fake.clone()).unwrap();
     let until = Instant::now() + LONG;
     while left(state.path()) > 1 {
         assert!(Instant::now() < until, "the others' results wait for that of the hung one");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("slow") };
-    let held = admission.submit(admission.prepare(add), Instant::now());
+    let held = add(&admission, "slow");
     assert!(matches!(held.wait(), Outcome::Reply(..)), "its ADD may come");
     assert_eq!(node.spool_entries.get(), 1);
     drop(hung);
@@ -277,16 +274,13 @@ fn of_many_spooled_requests_a_bounded_number_is_handed_in_at_once_and_each_attac
     }
     let again = Request { args: " again".into(), ..del("slow0-hangs") };
     put(state.path(), 40, &serialise(&again).unwrap());
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake::default());
     let hung = fake.hangs.lock();
     let limits = Limits { fast: 1, slow: 2, queued: 100 };
     let admission = Admission::new(limits, Calls::new(&Exposition::default(), &["macvlan"]), Arc::default());
-    let service: Arc<dyn Service> = fake.clone();
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node).unwrap();
+    let (replay, _) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(LONG), Some(41));
-    admission.open(service).unwrap();
+    admission.open(fake.clone()).unwrap();
     let counted = || {
         let counts = admission.counts();
         counts["queued"].as_u64().unwrap() + counts["running"].as_u64().unwrap()
@@ -317,14 +311,12 @@ fn a_spooled_gc_that_always_fails_holds_back_no_other_networks_and_is_given_up()
     };
     let [bad, behind, good] = [(1, "bad"), (2, "bad"), (3, "good")]
         .map(|(n, network)| put(state.path(), n, &serialise(&gc(network)).unwrap()));
-    let node = Node::default();
-    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
     let fake = Arc::new(Fake { failures: AtomicUsize::new(usize::MAX), ..Fake::default() });
-    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
-    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    let admission = admission();
+    let (replay, node) = begin(state.path(), &fake, &admission);
     assert_eq!(replay.first_pass_left(LONG), Some(2));
     assert!(bad.exists() && behind.exists() && !good.exists());
-    admission.open(service).unwrap();
+    admission.open(fake.clone()).unwrap();
     let until = Instant::now() + LONG;
     while node.spool_entries.get() > 0 {
         assert!(Instant::now() < until, "they are given up");

@@ -181,13 +181,6 @@ impl Pools {
         is_taken.then(|| Reservation { pools: self, address, known: None, before, kept: false })
     }
 
-    /// Whether a VF of a pool could be lent now, and why not; `None` for one of no pool.
-    pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
-        let state = self.lock();
-        let (entry, member) = state.member(address)?;
-        Some(member.lendable().map_err(|why| Refused { pool: entry.name.clone(), why }))
-    }
-
     /// Whether a VF is ready in its pool, and what is known of it `fits`.
     pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&ReadyVf) -> bool) -> bool {
         let state = self.lock();
