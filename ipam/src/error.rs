@@ -123,6 +123,18 @@ pub enum IpamError {
         #[source]
         source: io::Error,
     },
+    /// A tenant's definitions have addresses in as many directories as they may.
+    #[error(
+        "network {network:?}: namespace {namespace:?} has addresses in {most} directories of this node, the most that one may have"
+    )]
+    TooManyDirs {
+        /// The network's name.
+        network: String,
+        /// The tenant's namespace.
+        namespace: String,
+        /// So many directories one may have.
+        most: usize,
+    },
     /// The list of directories in the state directory could not be written.
     #[error("network {network:?}: the record of its directory cannot be written to {path}: {source}", path = path.display())]
     UsedDirs {
@@ -189,7 +201,7 @@ impl IpamError {
         match self {
             // Open files and memory come back: the runtime shall try again.
             _ if self.shortage().is_some() => Code::TryAgain,
-            IpamError::Exhausted { .. } => Code::TryAgain,
+            IpamError::Exhausted { .. } | IpamError::TooManyDirs { .. } => Code::TryAgain,
             IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => Code::TryAgain,
             IpamError::RequestedGateway { .. }
             | IpamError::RequestedOutside { .. }
@@ -213,6 +225,10 @@ impl IpamError {
             IpamError::Exhausted { .. } => {
                 "widen the ranges, or delete pods of this network; `fairleadd doctor` lists addresses whose container is \
                  unknown, and `fairleadd gc --orphans` frees them"
+            }
+            IpamError::TooManyDirs { .. } => {
+                "delete pods of networks of this namespace: a directory without an address makes room. Definitions that share a name \
+                 and a `dataDir` share a directory"
             }
             IpamError::Duplicate { .. } => "the interface must be deleted (DEL) before it is added again",
             IpamError::RequestedTaken { .. } => {

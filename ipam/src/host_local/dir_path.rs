@@ -66,6 +66,12 @@ impl NetworkDir {
         })
     }
 
+    /// The namespace of the tenant whose it is, by its network's name (`name@namespace`); `None` for the administrator's.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.root.as_ref()?;
+        Some(self.network.rsplit_once('@').map_or("", |(_, namespace)| namespace))
+    }
+
     /// Its path on the host.
     pub(super) fn path(&self) -> PathBuf {
         Path::new(&self.data_dir).join(&self.network)

@@ -17,17 +17,19 @@ mod network_dirs;
 mod open_dir;
 mod round_robin;
 mod tmpfile_pool;
+mod unused_dirs;
 mod used_dirs;
 
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::config::{HostLocal as Config, resolv_conf};
 use fairlead_cni::result::{Dns, IpConfig};
 use fairlead_host::host_root::HostRoot;
+use parking_lot::Mutex;
 
 use self::attempt::Attempt;
 use self::background_thread::Background;
@@ -55,6 +57,8 @@ pub struct HostLocal {
     boot_id: Arc<str>,
     used_dirs: UsedDirs,
     used_dirs_path: PathBuf,
+    /// When unused directories of a namespace were looked for, and there was none.
+    looked_in_vain: Mutex<Option<Instant>>,
     directories: Arc<NetworkDirs>,
     background: Background,
 }
@@ -72,6 +76,7 @@ impl HostLocal {
             boot_id: boot_id.trim().into(),
             used_dirs: UsedDirs::open(used_dirs_path.clone())?,
             used_dirs_path,
+            looked_in_vain: Mutex::default(),
             background: Background::start(Box::new(move || idle.upgrade().is_some_and(|all| all.tidy())))?,
             directories,
         })
@@ -91,6 +96,8 @@ impl HostLocal {
         let mut hurried = 0;
         let ips = loop {
             match self.attempt(&directory, config, request) {
+                // Asked without a turn at any directory: it takes those of others.
+                Err(IpamError::TooManyDirs { .. }) if self.make_room(&directory) => {}
                 // Asked after the lock is released: to finish a removal takes this same lock.
                 Err(e) if hurried < MOST_HURRIED && e.may_come_free() => {
                     // Where none is left, the last one may have ended since the attempt: one more.
@@ -281,6 +288,9 @@ impl HostLocal {
                 shared.files.take().map_err(|hangs| store(directory, hangs.into_io(&directory.path())))?;
             // The directory may have been removed: nobody would see the files that are made in the open one.
             if files.open.as_ref().is_none_or(|open| !open.exists()) {
+                if make {
+                    self.must_have_room(directory)?;
+                }
                 let known = files.close();
                 files.open = self.open(directory, make, known)?;
             }

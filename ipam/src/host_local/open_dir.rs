@@ -247,6 +247,27 @@ impl LockedDir<'_> {
         Ok(String::from_utf8_lossy(&bytes).trim_matches(is_nothing).to_owned())
     }
 
+    /// Takes the lock's file and the cursors away where nothing else is in the directory; false where something is.
+    pub(super) fn clear_unused(&mut self) -> io::Result<bool> {
+        let mut of_ours = Vec::new();
+        for entry in Dir::read_from(&self.0.dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            match name.to_str() {
+                Ok("." | "..") => {}
+                Ok(known) if known == LOCK || known.starts_with(CURSOR) => of_ours.push(name.to_owned()),
+                _ => return Ok(false),
+            }
+        }
+        of_ours.iter().try_for_each(|name| unlinkat(&self.0.dir, name, AtFlags::empty()))?;
+        Ok(true)
+    }
+
+    /// False when the directory has been removed since it was opened.
+    pub(super) fn exists(&self) -> bool {
+        self.0.exists()
+    }
+
     /// Makes the file of an address with this content; false when the address is taken.
     pub(super) fn take(&mut self, ip: IpAddr, content: &str) -> io::Result<bool> {
         let directory = &mut *self.0;

@@ -32,7 +32,15 @@ impl Host {
     }
 
     pub(super) fn add(&self, config: &Config, id: &str) -> Result<Vec<String>, IpamError> {
-        let directory = &NetworkDir::of_administrator(&config.data_dir, "pods");
+        self.add_in(&NetworkDir::of_administrator(&config.data_dir, "pods"), config, id)
+    }
+
+    pub(super) fn add_in(
+        &self,
+        directory: &NetworkDir,
+        config: &Config,
+        id: &str,
+    ) -> Result<Vec<String>, IpamError> {
         let request = LeaseRequest { directory, container_id: id, ifname: "eth0" };
         let lease = self.ipam.allocate(config, &request, &NothingPending)?;
         Ok(lease.ips.iter().map(|ip| ip.address.to_string()).collect())

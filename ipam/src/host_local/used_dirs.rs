@@ -1,17 +1,20 @@
 //! The list of all directories that Fairlead has ever allocated in, so that after a reboot it knows where to look.
 //!
 //! One line a directory, `dataDir<TAB>network`, in `<state-dir>/ipam-dirs`, with a third column for the root below which a tenant's has
-//! to lie; only ever appended to, and on the disk before the first allocation in the directory is made. Of two lines about one
-//! directory the later counts.
+//! to lie; appended, and on the disk, before the first allocation in the directory is made. Of two lines about one directory the
+//! later counts. A namespace has [`MOST_OF_NAMESPACE`] of them; what is not used any more is taken off, and the file written anew.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
 use super::dir_path::NetworkDir;
+
+/// So many directories a namespace's definitions may have addresses in on one node: they can name any number.
+pub(super) const MOST_OF_NAMESPACE: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// The directories by their place, `dataDir` and network, however far the way there is trusted. A tenant may name very many.
 type Known = BTreeMap<(String, String), NetworkDir>;
@@ -65,6 +68,39 @@ impl UsedDirs {
         Ok(())
     }
 
+    /// Whether the directory is on the list, or may be: the directories of one namespace are bounded.
+    pub(super) fn has_room_for(&self, directory: &NetworkDir) -> bool {
+        let Some(namespace) = directory.namespace() else { return true };
+        let known = self.known.lock();
+        let of_namespace = || known.values().filter(|other| other.namespace() == Some(namespace)).count();
+        known.contains_key(&place_of(directory)) || of_namespace() < MOST_OF_NAMESPACE
+    }
+
+    /// The directories of the namespace whose this one is.
+    pub(super) fn of_namespace_of(&self, directory: &NetworkDir) -> Vec<NetworkDir> {
+        let Some(namespace) = directory.namespace() else { return Vec::new() };
+        let known = self.known.lock();
+        known.values().filter(|other| other.namespace() == Some(namespace)).cloned().collect()
+    }
+
+    /// Takes a directory off the list: in memory at once, in the file with the next [`rewrite`](Self::rewrite). A line too many does no
+    /// harm.
+    pub(super) fn forget(&self, directory: &NetworkDir) {
+        self.known.lock().remove(&place_of(directory));
+    }
+
+    /// Writes the file anew, with what is on the list. A crash leaves the old one or the new one.
+    pub(super) fn rewrite(&self) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let lines: Vec<String> = self.known.lock().values().map(line_of).collect();
+        let beside = self.path.with_extension("new");
+        let mut file = File::create(&beside)?;
+        file.write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())?;
+        file.sync_data()?;
+        std::fs::rename(&beside, &self.path)?;
+        sync_name(&self.path)
+    }
+
     fn has(&self, directory: &NetworkDir) -> bool {
         self.known.lock().get(&place_of(directory)) == Some(directory)
     }
@@ -76,11 +112,12 @@ impl UsedDirs {
         file.write_all(format!("\n{}\n", line_of(directory)).as_bytes())?;
         file.sync_data()?;
         // The file's own name must be on the disk too, or a crash loses the whole list.
-        if let Some(parent) = self.path.parent().filter(|_| new) {
-            File::open(parent)?.sync_all()?;
-        }
-        Ok(())
+        if new { sync_name(&self.path) } else { Ok(()) }
     }
+}
+
+fn sync_name(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 fn note(known: &mut Known, directory: NetworkDir) {

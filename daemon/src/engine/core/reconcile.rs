@@ -113,7 +113,8 @@ impl Core {
     /// [`MOST_HANGING`] at most are left behind.
     pub(crate) fn release_earlier_boots(&self) {
         let (mut freed, mut hanging) = (0, Vec::new());
-        for place in self.ipam.host_local.places() {
+        let places = self.ipam.host_local.places();
+        for place in places.clone() {
             let (host_local, there) = (Arc::clone(&self.ipam.host_local), place.clone());
             match within("old-addresses", ONE_DIRECTORY, move || free_earlier_boots(&host_local, &there)) {
                 Ok(Some(here)) => freed += here,
@@ -126,7 +127,11 @@ impl Core {
         if freed > 0 {
             tracing::info!(addresses = freed, "addresses of before the reboot are free again");
         }
-        if !hanging.is_empty() {
+        if hanging.is_empty() {
+            let host_local = Arc::clone(&self.ipam.host_local);
+            // What it has not done in that time, the next start does.
+            let _ = within("unused-addresses", ONE_DIRECTORY, move || host_local.remove_unused(&places));
+        } else {
             tracing::warn!(
                 ?hanging,
                 "directories of host-local do not answer: addresses of before the reboot stay taken there until they do"
