@@ -89,10 +89,13 @@ impl About<'_> {
                 "leave it out",
             ));
         }
-        match path_in(&handed_over, "") {
+        let is_allowed = |text: &str| settings.executed_paths.iter().any(|path| path.as_os_str() == text);
+        match path_in(&handed_over, "", &is_allowed) {
             Some((key, path)) => {
                 let why = "a path of the host for a program that is executed";
-                Err(self.never(&key, shown(path), why, "leave it out"))
+                let remedy =
+                    "leave it out, or have the node's administrator list it in \"policy.executedPaths\"";
+                Err(self.never(&key, shown(path), why, remedy))
             }
             None => Ok(()),
         }
@@ -220,16 +223,24 @@ pub fn data_dir_root<'s>(
 }
 
 /// The first text or key in a tree that is, or has in it, a path of the host: absolute, upwards, or a URL of a file or socket. A
-/// relative one leads to nothing: what a tenant's definition has executed works in an empty directory.
-fn path_in<'v>(value: &'v Value, place: &str) -> Option<(String, &'v str)> {
+/// relative one leads to nothing: what a tenant's definition has executed works in an empty directory. A text that `is_allowed`
+/// as a whole is none.
+fn path_in<'v>(
+    value: &'v Value,
+    place: &str,
+    is_allowed: &dyn Fn(&str) -> bool,
+) -> Option<(String, &'v str)> {
     match value {
-        Value::String(text) => is_path(text).then(|| (place.to_owned(), text.as_str())),
+        Value::String(text) => {
+            (is_path(text) && !is_allowed(text)).then(|| (place.to_owned(), text.as_str()))
+        }
         Value::Array(items) => {
-            items.iter().enumerate().find_map(|(at, item)| path_in(item, &format!("{place}[{at}]")))
+            let at_place = |(at, item)| path_in(item, &format!("{place}[{at}]"), is_allowed);
+            items.iter().enumerate().find_map(at_place)
         }
         Value::Object(keys) => keys.iter().find_map(|(key, value)| {
             let below = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
-            if is_path(key) { Some((below, key.as_str())) } else { path_in(value, &below) }
+            if is_path(key) { Some((below, key.as_str())) } else { path_in(value, &below, is_allowed) }
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }

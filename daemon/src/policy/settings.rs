@@ -31,6 +31,9 @@ pub struct PolicySettings {
     /// The plugins that may be executed for tenants' definitions; absent: whatever `CNI_PATH` has.
     #[serde(deserialize_with = "plugins", skip_serializing_if = "Option::is_none")]
     pub execute: Option<Vec<String>>,
+    /// The host's files and directories that definitions may name, by these very paths, for programs that are executed.
+    #[serde(deserialize_with = "host_paths")]
+    pub executed_paths: Vec<PathBuf>,
     /// A pod may use the definitions of its own namespace only, and those of `globalNamespaces`.
     pub namespace_isolation: bool,
     /// The namespaces whose definitions every pod may use, where namespaces are isolated.
@@ -50,6 +53,7 @@ impl Default for PolicySettings {
         PolicySettings {
             data_dir_roots: vec![DEFAULT_DATA_DIR.into()],
             execute: None,
+            executed_paths: Vec::new(),
             namespace_isolation: false,
             global_namespaces: vec!["default".to_owned()],
             rules: Vec::new(),
@@ -293,16 +297,25 @@ impl<'de> Deserialize<'de> for VlanRange {
 }
 
 fn data_dir_roots<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
-    let roots = Vec::<PathBuf>::deserialize(from)?;
-    for root in &roots {
-        let wrong = match root.to_str().and_then(components) {
+    absolute_paths(from, "the directory of addresses")
+}
+
+fn host_paths<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    absolute_paths(from, "the file or directory that a program may be told of")
+}
+
+/// `meant`: what is to be named instead of the root directory.
+fn absolute_paths<'de, D: Deserializer<'de>>(from: D, meant: &str) -> Result<Vec<PathBuf>, D::Error> {
+    let paths = Vec::<PathBuf>::deserialize(from)?;
+    for path in &paths {
+        let wrong = match path.to_str().and_then(components) {
             Some(parts) if !parts.is_empty() => continue,
-            Some(_) => "is the whole host: name the directory of addresses",
-            None => "is no absolute path of a directory without \"..\"",
+            Some(_) => &format!("is the whole host: name {meant}"),
+            None => "is no absolute path without \"..\"",
         };
-        return Err(D::Error::custom(format!("{root:?} {wrong}")));
+        return Err(D::Error::custom(format!("{path:?} {wrong}")));
     }
-    Ok(roots)
+    Ok(paths)
 }
 
 /// A key with nothing behind it counts as absent for serde, and an absent list allows everything: whoever has taken the last item out of

@@ -134,6 +134,29 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
 }
 
 #[test]
+fn a_program_that_is_executed_is_told_of_the_very_paths_that_the_administrator_has_listed() {
+    let paths = vec!["/tmp/whereabouts.log".into(), "/etc/cni/net.d/whereabouts.d".into()];
+    let listed = PolicySettings { executed_paths: paths, ..PolicySettings::default() };
+    let whereabouts = |log: &str, more: &str| {
+        plugin(
+            "macvlan",
+            &format!(r#""master":"ens1f0","ipam":{{"type":"whereabouts","log_file":"{log}"{more}}}"#),
+        )
+    };
+    let good = whereabouts("/tmp/whereabouts.log", r#","configuration_path":"/etc/cni/net.d/whereabouts.d""#);
+    assert_eq!(judged(&listed, &good), Ok(()));
+    let parts = ["\"ipam.log_file\"", "policy.executedPaths"];
+    for other in ["/tmp", "/tmp/whereabouts.log.1", "/tmp//whereabouts.log", "x:/tmp/whereabouts.log"] {
+        refused(&listed, &whereabouts(other, ""), &parts);
+    }
+    let key = whereabouts("/tmp/whereabouts.log", r#","/tmp/whereabouts.log":"x""#);
+    refused(&listed, &key, &["\"ipam./tmp/whereabouts.log\""]);
+    refused(&PolicySettings::default(), &good, &["executedPaths"]);
+    // Those of host-local are opened by ourselves.
+    refused(&listed, &plugin("macvlan", &host_local(r#","dataDir":"/tmp/whereabouts.log""#)), &["dataDir"]);
+}
+
+#[test]
 fn what_only_the_runtime_gives_is_refused_by_name_wherever_it_stands() {
     let open = PolicySettings::default();
     for key in ["CNIDeviceInfoFile", "deviceID", "mac", "ips", "portMappings"] {

@@ -218,7 +218,7 @@ fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
 
 #[test]
 fn the_policy_is_read_whole_and_written_again() {
-    let text = "policy:\n  dataDirRoots: [/var/lib/cni/networks, /data]\n  execute: [tuning, whereabouts]\n  namespaceIsolation: true\n  \
+    let text = "policy:\n  dataDirRoots: [/var/lib/cni/networks, /data]\n  execute: [tuning, whereabouts]\n  executedPaths: [/tmp/whereabouts.log]\n  namespaceIsolation: true\n  \
                 globalNamespaces: [default, shared]\n  lendable: [ens2f0]\n  rules:\n    - namespaces: [\"radio-*\", {labels: {tier: ran}}]\n      \
                 types: [sriov, macvlan]\n      masters: [\"ens1f*\"]\n      pools: [radio]\n      vlans: [\"100-199\", 7]\n      ranges: [\"10.9.0.0/16\"]\n      \
                 ipamTypes: [host-local]\n      privileged: [trust, spoofchkOff, rates, passthru, deviceAccess]\n    - namespaces: [\"*\"]\n";
@@ -244,6 +244,8 @@ fn a_wrong_policy_is_refused_by_key_and_line() {
             "give its prefix too, such as \"10.0.0.1/24\"",
         ),
         ("policy:\n  dataDirRoots: [/data/../etc]\n".to_owned(), ":2: ", "without \"..\""),
+        ("policy:\n  executedPaths: [x.log]\n".to_owned(), ":2: ", "\"x.log\" is no absolute path"),
+        ("policy:\n  executedPaths: [/]\n".to_owned(), ":2: ", "name the file or directory"),
         ("policy:\n  execute: [/bin/sh]\n".to_owned(), ":2: ", "holds a '/'"),
         ("policy:\n  rules: []\n".to_owned(), ":2: ", "\"rules\" is empty"),
         ("policy:\n  execute:\n".to_owned(), ":2: ", "is written []"),
