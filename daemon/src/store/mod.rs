@@ -176,6 +176,8 @@ impl Store {
         if !exact {
             state.verbatim.insert(attachment.id, vec![payload]);
         }
+        // One that comes back from an earlier boot has its number of then.
+        state.next = state.next.max(attachment.id.saturating_add(1));
         state.by_key.insert(attachment.key.clone(), attachment.id);
         if attachment.uplink().is_some() {
             state.with_uplink.insert(attachment.id);

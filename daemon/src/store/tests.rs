@@ -247,6 +247,17 @@ fn x24_a_journal_of_another_boot_is_whole_until_the_first_record_of_this_one() {
     assert_eq!((ids, opened.of_earlier_boot.len()), (vec![7], 0));
 }
 
+#[test]
+fn no_number_is_given_to_two_where_the_clock_stands_at_the_boot_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    // A node without a clock of its own begins each boot in the same second: what comes back has numbers that are next here.
+    let back = store.next_id() + 3;
+    store.begin(attachment(back)).unwrap();
+    let next: Vec<u64> = (0..4).map(|_| store.next_id()).collect();
+    assert_eq!(next, (back + 1..=back + 4).collect::<Vec<_>>());
+}
+
 /// The time that a processor has worked for this thread.
 fn worked_for() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()

@@ -12,7 +12,8 @@ use crate::engine::errors;
 
 const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 
-/// The names of a device's netdevs.
+/// The names of a device's netdevs. Where it has several (mlx4's two ports) the first by name is host-device's, as the reference
+/// plugin has it.
 pub(super) fn netdevs_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>, CniError> {
     let mut names = Vec::new();
     for dir in directories(sysfs, device) {
@@ -81,5 +82,24 @@ fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
         }
         Err(e) => return Err(errors::file(dir.display(), &e, Code::Io, "")),
     };
-    Ok(read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    let mut names: Vec<String> =
+        read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_netdevs_the_first_by_name_comes_first_in_whatever_order_the_kernel_lists_them() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..8).map(|port| format!("ens1d{port}")).collect();
+        for name in names.iter().rev().chain(&names) {
+            fs::create_dir_all(sysfs.path().join("bus/pci/devices/0000:05:00.0/net").join(name)).unwrap();
+        }
+        let found = netdevs_of(sysfs.path(), &DeviceRef::Bus("0000:05:00.0".into())).unwrap();
+        assert_eq!(found, names);
+    }
 }
