@@ -119,8 +119,12 @@ newer_is_left_alone() { # CONTAINER
     jq -e '.code == 11 and (.msg | test("newer version")) and (.msg | test("not found") | not)' <<<"$answer" >/dev/null || { echo "$answer"; return 1; }
     "$OLDER" status --run-dir "$NODE/run" | grep -q "left alone: eth0 of $1 "
 }
-orphans_are_refused() { ! "$OLDER" gc --orphans --yes --run-dir "$NODE/run" 2>&1 | grep -q '^addresses'; }
-words_of_newer() { frames | grep -F '"e":"put"' | grep -F '"future"' | jq -r '.key.container' | sort -u; }
+orphans_are_refused() {
+    local said
+    said=$("$OLDER" gc --orphans --yes --run-dir "$NODE/run" 2>&1) && { echo "$said"; return 1; }
+    grep -q 'orphaned addresses are not freed' <<<"$said" && ! grep -q '^addresses' <<<"$said" || { echo "$said"; return 1; }
+}
+words_of_newer() { frames | jq -r 'select(.e == "put" and has("future")) | .key.container' | sort -u; }
 all_words_are_kept() {
     # What has been removed meanwhile is no loss.
     local container

@@ -63,6 +63,7 @@ stage_equality() { $EQUALITY; }
 # suite OPTIONS…: the latency suite counts calls and not tests: each case that measured something is one here.
 suite() {
     local rc=0 report=$LOGS/bench.json
+    rm -f "$report" # of an earlier suite
     dist/fairlead-bench "$@" --quick --json "$report" || rc=1
     jq -r '(.cases | map(.name)) as $all | ([.figures[], .readings[] | .case] | unique) as $measured
         | ($all - $measured) as $empty
@@ -148,7 +149,8 @@ empty_parts() {
 
 room() { df --output=avail -BG . | tail -1 | tr -dc 0-9; } # GiB
 
-# A full disk fails tests in ways that tell nothing. After the crates' own tests the later stages take programs from dist/ alone.
+# A full disk fails tests in ways that tell nothing. After the crates' own tests the later stages take programs from dist/
+# alone, but for one suite that e2e builds.
 make_room() { # STAGE
     local built=${CARGO_TARGET_DIR:-target}
     [ "$(room)" -lt $LITTLE_ROOM ] || return 0
@@ -233,6 +235,7 @@ run_stage() {
     missing=$(without_tests "$name" $((p + f)))
     [ -z "$missing" ] || { rc=1 f=$((f + $(wc -l <<<"$missing"))); tee -a "$log" <<<"$missing"; }
     [ $rc = 0 ] || [ "$f" != 0 ] || f=1
+    [ "$f" = 0 ] || rc=1
     [ $rc = 0 ] || [ $((EPOCHSECONDS - start)) -lt "$limit" ] || echo "== $name was ended after $limit s" | tee -a "$log"
     [ $rc = 0 ] || failing+=("$name")
     passed=$((passed + p)) failed=$((failed + f))

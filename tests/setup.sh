@@ -89,15 +89,7 @@ go_ready() {
     at_least go1.24.2 "$(go_version "$GO")" || export GOTOOLCHAIN=go1.24.13+auto
 }
 
-# What Go fetches on the way can be refused for a moment.
-go_thrice() { # ARGUMENT…: of go
-    local pause
-    for pause in 5 15 0; do
-        ! "$GO" "$@" || return 0
-        sleep $pause
-    done
-    return 1
-}
+. tests/go_thrice.sh
 
 part_runtimes() {
     need ip iproute2; need containerd; need runc; need curl; need jq; need python3

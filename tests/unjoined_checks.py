@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds checks in the tests' shell functions that decide nothing. In a function that is called as a condition (`eventually 10 f`, `f ||`,
 `if f`, `! f`), and in what it calls, bash's `set -e` is off: its status is that of its last command. A check before that one must be joined
-to the next (`&&`) or leave the function itself (`|| return 1`)."""
+to the next (`&&`) or leave the function itself (`|| return 1`). Also finds what a file defines twice."""
 import glob
 import os
 import re
@@ -63,6 +63,10 @@ def main():
             if (number, command) != commands[-1] and CHECK.match(command) and not re.search(r"&&|\|\|", command):
                 where = f"{os.path.relpath(path, ROOT)}:{number}"
                 faults.append(f"{where}: {name} is called as a condition, and this check decides nothing: {command.splitlines()[0]}")
+    for path, text in texts.items():
+        heads = [head[1] for head in map(HEAD.match, text.splitlines()) if head]
+        for name in sorted({name for name in heads if heads.count(name) > 1}):
+            faults.append(f"{os.path.relpath(path, ROOT)}: {name} is defined twice, and the first is never called")
     print("\n".join(sorted(faults)), end="\n" if faults else "")
     return bool(faults)
 

@@ -71,7 +71,7 @@ offered() {
 }
 
 # Half of two seconds nobody has anything to do: what kubelet and the API server begin with is over.
-at_rest() {
+is_idle() {
     local before after field all=0
     read -ra before </proc/stat
     sleep 2
@@ -84,7 +84,7 @@ at_rest() {
 back() {
     local watch begun
     witness watch intel.com/ 0 60 >/dev/null # it has noticed that they were gone
-    eventually 120 at_rest || echo "    it does not come to rest" >&2
+    eventually 120 is_idle || echo "    it does not come to rest" >&2
     witness watch intel.com/ 21 240 >"$NODE/back" &
     watch=$!
     sleep 2 # a Go program takes its time to start in here

@@ -10,6 +10,7 @@ KUBERNETES=v1.36.3
 CONTAINERD=v2.4.2
 HELM=v4.2.4
 GO=${GO:-go}
+. "$here/../go_thrice.sh"
 WITNESS=$here/../../lab/kubelet/witness.go
 export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -mod=mod'
 
@@ -27,7 +28,7 @@ without() {
     for package; do [ -x "$programs/${package##*/}" ] || printf '%s\n' "$package"; done
 }
 
-source_of() { "$GO" mod download -json "$1" | jq -r .Dir; } # MODULE@VERSION
+source_of() { go_thrice mod download -json "$1" | jq -r 'select(.Error == null) | .Dir'; } # MODULE@VERSION
 
 # Kubernetes names the modules of its own tree v0.0.0; the published ones carry its number with a zero in front. containerd is
 # required, and not built here, so that both are of the same versions of what they share: that is compiled once.
@@ -54,7 +55,7 @@ build() {
     local bin=$work/bin
     printf 'cluster: building %s\n' "$(basename -a "${@:2}" | tr '\n' ' ')"
     mkdir -p "$bin"
-    (cd "$1" && "$GO" build -gcflags=all=-dwarf=false -tags 'no_btrfs no_devmapper no_zfs' -ldflags "$(link_flags)" \
+    (cd "$1" && go_thrice build -gcflags=all=-dwarf=false -tags 'no_btrfs no_devmapper no_zfs' -ldflags "$(link_flags)" \
         -o "$bin/" "${@:2}") >"$work/go.log" 2>&1 || { tail -20 "$work/go.log" >&2; return 1; }
     mv "$bin"/* "$programs"
 }

@@ -125,7 +125,8 @@ impl Kind {
         assert_ne!(self.pod_links(before), links, "{step}: there is no interface");
         let _daemon = self.rig.start();
         assert_eq!(self.pod.links(), links, "{step}: a restart changed what was committed");
-        assert!(stored(&self.rig.attachments()).iter().all(|row| row[1] == "attached"));
+        let rows = stored(&self.rig.attachments());
+        assert!(!rows.is_empty() && rows.iter().all(|row| row[1] == "attached"), "{step}: {rows:?}");
         let result = self.add().result();
         assert_eq!(self.pod.links(), links, "{step}: the stored answer made something");
         self.has_what_was_answered(&result);

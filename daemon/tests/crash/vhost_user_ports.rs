@@ -203,9 +203,14 @@ impl Node {
         let daemon = self.rig.start_dying_at(step);
         assert!(matches!(self.call().add(), Reply::Lost));
         daemon.dies();
+        let committed = self.state();
+        assert_ne!(committed, *before, "{step}: there is no port");
         let _daemon = self.rig.start();
-        assert!(stored(&self.rig.attachments()).iter().all(|row| row[1] == "attached"));
-        self.has_its_port(&self.call().add().result(), step);
+        self.is_as(&committed, "a restart");
+        assert_eq!(stored(&self.rig.attachments()), [json!(["c1", "attached"])]);
+        let result = self.call().add().result();
+        self.is_as(&committed, "the stored answer");
+        self.has_its_port(&result, step);
         self.call().del().succeeds();
         self.is_as(before, step);
     }
