@@ -142,12 +142,12 @@ impl CniError {
     /// The same, told of this interface in this network: both names come first, unless it says both by itself.
     #[must_use]
     pub fn of_interface(self, network: &str, ifname: &str) -> CniError {
+        let both = format!("network {network:?}, interface {ifname:?}: ");
         let said = self.said_of_network(network);
-        if said.is_some_and(|said| said.contains(&format!("{ifname:?}"))) {
+        if self.msg.starts_with(&both) || said.is_some_and(|said| said.contains(&format!("{ifname:?}"))) {
             return self;
         }
-        let msg = format!("network {network:?}, interface {ifname:?}: {}", said.unwrap_or(&self.msg));
-        CniError { msg, ..self }
+        CniError { msg: both + said.unwrap_or(&self.msg), ..self }
     }
 
     /// What the message says of this network, behind its name. `None`: it does not begin with that name.

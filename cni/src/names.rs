@@ -34,6 +34,19 @@ pub fn ifname(name: &str) -> Result<(), CniError> {
     })
 }
 
+/// Checks what else the `CNI_IFNAME` of an ADD must not hold, beside [`ifname`]. A DEL with it succeeds: the ADD has failed.
+///
+/// # Errors
+/// Code 4, with the remedy.
+pub fn ifname_of_add(name: &str) -> Result<(), CniError> {
+    if !name.contains('%') {
+        return Ok(());
+    }
+    let msg = format!("CNI_IFNAME {} holds '%'", shown(name));
+    Err(CniError::new(Code::BadEnvironment, msg)
+        .with("name the interface without '%', in whose place the kernel puts a number of its own choice"))
+}
+
 /// What is wrong with the name of an interface, wherever it was written; [`IFNAME_RULE`] says what would be right.
 ///
 /// # Errors
@@ -145,6 +158,15 @@ mod tests {
         {
             assert_eq!(ifname(bad).unwrap_err().code, Code::BadEnvironment, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_would_complete_is_bad_environment_for_an_add_alone() {
+        for name in ["net%d", "%", "a%s"] {
+            assert_eq!(ifname(name), Ok(()), "{name}");
+            assert_eq!(ifname_of_add(name).unwrap_err().code, Code::BadEnvironment, "{name}");
+        }
+        assert_eq!(ifname_of_add("net1.100"), Ok(()));
     }
 
     #[test]

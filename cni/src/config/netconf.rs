@@ -78,7 +78,8 @@ impl NetConf {
         NetConf::read(text, true)
     }
 
-    /// Reads a configuration for a removal, which must not fail for a `prevResult` that can't be read: that is left out.
+    /// Reads a configuration for a removal, which must not fail for a `prevResult` or an `args.cni` that can't be read: another plugin may
+    /// have made the pod and read neither. They are left out.
     ///
     /// # Errors
     /// As for [`NetConf::parse`].
@@ -99,12 +100,8 @@ impl NetConf {
         let plugin_type =
             fields.text("type")?.ok_or_else(|| fields.missing("type", "the name of a plugin"))?;
         names::plugin_type(&plugin_type)?;
-        let prev_result = match prev_result(&fields, version) {
-            Ok(prev) => prev,
-            Err(error) if strict => return Err(error),
-            Err(_) => None,
-        };
-        let (runtime, of_args) = (runtime(&fields)?, args_cni(&fields)?);
+        let prev_result = or_absent(prev_result(&fields, version), strict)?;
+        let (runtime, of_args) = (runtime(&fields)?, or_absent(args_cni(&fields), strict)?);
         let (ipam_type, dns, valid_attachments) =
             (ipam_type(&fields)?, dns(&fields)?, valid_attachments(&fields)?);
         Ok(NetConf {
@@ -147,6 +144,11 @@ pub(super) fn put_valid_attachments(keys: &mut Map<String, Value>, valid: &[Atta
     for key in VALID_ATTACHMENTS {
         keys.insert(key.to_owned(), Value::Array(valid.clone()));
     }
+}
+
+/// What was read. Where the reading is not `strict`, what can't be read counts as absent.
+fn or_absent<T: Default>(read: Result<T, CniError>, strict: bool) -> Result<T, CniError> {
+    read.or_else(|error| if strict { Err(error) } else { Ok(T::default()) })
 }
 
 fn version(fields: &Fields<'_>) -> Result<CniVersion, CniError> {

@@ -15,6 +15,12 @@ pub(super) const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 const OLD_FORMAT: [&str; 9] =
     ["if0", "if0name", "l2enable", "dpdk", "sharedvf", "cniDir", "deviceinfo", "vf", "master"];
 
+/// The values of `spoofchk` and `trust`. sriov-cni takes all but `on` for off, what means on as well: that is refused.
+const ON_OR_OFF: &str = "on or off (sriov-cni takes all but \"on\" for off)";
+
+/// The words for off that are not `off`.
+const OFF: [&str; 3] = ["false", "no", "disable"];
+
 /// A configuration of type `sriov`. An attribute that is `None` is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sriov {
@@ -92,7 +98,7 @@ impl Sriov {
     pub fn parse(conf: &NetConf) -> Result<Sriov, CniError> {
         let fields = conf.fields()?;
         let switch = |key: &str| match fields.text(key)? {
-            Some(_) => fields.item(key).map(|item| item.read("on or off", on_or_off)).transpose(),
+            Some(_) => fields.item(key).map(|item| item.read(ON_OR_OFF, on_or_off)).transpose(),
             None => Ok(None),
         };
         let link_state = match fields.text("link_state")? {
@@ -227,7 +233,7 @@ fn on_or_off(text: &str) -> Option<bool> {
     match text {
         "on" => Some(true),
         "off" => Some(false),
-        _ => None,
+        other => OFF.contains(&other).then_some(false),
     }
 }
 

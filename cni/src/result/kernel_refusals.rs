@@ -79,7 +79,7 @@ impl CniResult {
     }
 
     /// By what a route goes: its own gateway, or the first one of its family. `None`: its destination is on the link.
-    fn next_hop(&self, route: &RouteConfig) -> Option<IpAddr> {
+    pub fn next_hop(&self, route: &RouteConfig) -> Option<IpAddr> {
         let is_of_family = |gateway: &IpAddr| gateway.is_ipv6() == route.dst.addr().is_ipv6();
         let first = || self.ips.iter().filter_map(|ip| ip.gateway).find(is_of_family);
         // To the kernel 0.0.0.0 is none.

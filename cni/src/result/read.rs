@@ -98,20 +98,11 @@ fn ip_config(item: &Item<'_>, interfaces: usize) -> Result<IpConfig, CniError> {
     Ok(IpConfig { address, gateway: fields.ip("gateway")?, interface: index(&fields, interfaces)? })
 }
 
-/// Reads the index of an address's interface. A negative index means none. So does any index in a result without interfaces,
-/// which is an IPAM plugin's: its caller knows the interface.
+/// Reads the index of an address's interface. A negative index means none. So does one that is beyond the interfaces: libcni takes it, and
+/// the result of an IPAM plugin has no interfaces at all, because its caller knows the interface.
 fn index(fields: &Fields<'_>, interfaces: usize) -> Result<Option<usize>, CniError> {
-    let Some(number) = fields.int("interface")? else { return Ok(None) };
-    if number < 0 || interfaces == 0 {
-        return Ok(None);
-    }
-    match usize::try_from(number) {
-        Ok(index) if index < interfaces => Ok(Some(index)),
-        _ => {
-            let allowed = format!("an index into the {interfaces} \"interfaces\", counted from 0");
-            Err(fields.invalid("interface", &number.to_string(), &allowed))
-        }
-    }
+    let number = fields.int("interface")?;
+    Ok(number.and_then(|number| usize::try_from(number).ok()).filter(|index| *index < interfaces))
 }
 
 impl RouteConfig {

@@ -48,6 +48,30 @@ fn what_is_absent_null_or_empty_is_left_as_it_is_and_a_vlan_of_0_is_not_absent()
 }
 
 #[test]
+fn spoof_check_and_trust_are_off_by_each_word_that_means_off_and_on_by_on_alone() {
+    let switches = |value: &str| {
+        let keys = format!(r#""spoofchk":"{value}","trust":"{value}""#);
+        let read = Sriov::parse(&conf("sriov", &keys));
+        read.map(|sriov| (sriov.spoofchk, sriov.trust)).map_err(|e| e.code)
+    };
+    for (value, told) in [
+        ("on", Ok(Some(true))),
+        ("off", Ok(Some(false))),
+        ("false", Ok(Some(false))),
+        ("no", Ok(Some(false))),
+        ("disable", Ok(Some(false))),
+        ("", Ok(None)),
+        ("true", Err(Code::InvalidConfig)),
+        ("ON", Err(Code::InvalidConfig)),
+        ("yes", Err(Code::InvalidConfig)),
+        ("enable", Err(Code::InvalidConfig)),
+        ("1", Err(Code::InvalidConfig)),
+    ] {
+        assert_eq!(switches(value), told.map(|is_on| (is_on, is_on)), "{value:?}");
+    }
+}
+
+#[test]
 fn a_path_of_our_own_type_may_name_pool_driver_and_access() {
     let text = r#""pool":"radio","driver":"vfio-pci","deviceAccess":"host""#;
     let path = read(text);
@@ -95,8 +119,16 @@ fn a_wrong_value_is_refused_with_key_value_and_what_is_allowed() {
             Code::InvalidConfig,
             r#""vlanProto" is "q", expected 802.1q or 802.1ad"#,
         ),
-        (r#""spoofchk":"yes""#, Code::InvalidConfig, r#""spoofchk" is "yes", expected on or off"#),
-        (r#""trust":"ON""#, Code::InvalidConfig, r#""trust" is "ON", expected on or off"#),
+        (
+            r#""spoofchk":"yes""#,
+            Code::InvalidConfig,
+            r#""spoofchk" is "yes", expected on or off (sriov-cni takes all but "on" for off)"#,
+        ),
+        (
+            r#""trust":"ON""#,
+            Code::InvalidConfig,
+            r#""trust" is "ON", expected on or off (sriov-cni takes all but "on" for off)"#,
+        ),
         (r#""trust":true"#, Code::Decode, r#""trust" is true, expected a string"#),
         (
             r#""link_state":"up""#,

@@ -263,6 +263,16 @@ fn a_removal_does_not_fail_for_a_previous_result_that_cannot_be_read() {
 }
 
 #[test]
+fn a_removal_does_not_fail_for_args_that_cannot_be_read() {
+    for args in [r#"{"ips":"10.0.0.3"}"#, r#"{"ips":["10.0.0.3"],"numaNodes":"all"}"#] {
+        let text = text("macvlan", &format!(r#""args":{{"cni":{args}}}"#));
+        assert_eq!(NetConf::parse(&text).unwrap_err().code, Code::Decode, "{args}");
+        let conf = NetConf::parse_for_removal(&text).unwrap();
+        assert_eq!((conf.args_cni_ips, conf.args_cni_numa_nodes), (vec![], vec![]), "{args}");
+    }
+}
+
+#[test]
 fn the_attachments_of_a_gc_are_absent_or_none_or_listed() {
     let valid = |keys: &str| conf("macvlan", keys).valid_attachments;
     let one = vec![AttachmentRef { container_id: "c".to_owned(), ifname: "net1".to_owned() }];
