@@ -197,6 +197,26 @@ fn features_and_channels_that_a_pod_changed_come_home_with_a_link_and_are_made_w
 }
 
 #[test]
+fn features_are_switched_by_their_names_and_no_others_change_with_them() {
+    let stage = Stage::new();
+    stage.play(|kernel, _| {
+        let mut host = kernel.host().unwrap();
+        let before = host.netdev_settings(INDEX).unwrap();
+        let names = ["tx-checksum-ip-generic", "rx-gro", "no-such-feature"];
+        let was = host.features_on(INDEX, &names).unwrap();
+        for on in [true, false] {
+            let left = host.switch_features(INDEX, &names.map(str::to_owned), on).unwrap();
+            assert_eq!(left, Vec::<String>::new(), "switched to {on}");
+            let expected: &[&str] = if on { &names[..2] } else { &[] };
+            assert_eq!(host.features_on(INDEX, &names).unwrap(), expected, "switched to {on}");
+        }
+        host.switch_features(INDEX, &was, true).unwrap();
+        assert_eq!(host.netdev_settings(INDEX).unwrap(), before);
+        assert_eq!(host.features_on(77, &names).unwrap_err().errno(), Some(Errno::ENODEV));
+    });
+}
+
+#[test]
 fn coalescing_that_a_pod_changed_comes_home_with_a_link_and_is_made_what_it_was() {
     let stage = Stage::new();
     stage.play(|kernel, pod| {

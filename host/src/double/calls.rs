@@ -44,6 +44,10 @@ pub enum KernelRequest {
     NetdevSettings(u32),
     /// A call of `Net::restore_netdev_settings`.
     RestoreNetdevSettings(u32, NetdevSettings),
+    /// A call of `Net::features_on`.
+    FeaturesOn(u32),
+    /// A call of `Net::switch_features`: the link, the features, and whether they are to be on.
+    SwitchFeatures(u32, Vec<String>, bool),
     /// A call of `Net::sysctl`.
     Sysctl(String),
     /// A call of `Net::set_sysctl`.

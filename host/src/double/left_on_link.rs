@@ -1,5 +1,6 @@
 //! What a pod can leave on a link and a move does not take away: programs, and what ethtool sets.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -12,6 +13,8 @@ use crate::seam::{AttachedProgram, NetdevSettings};
 pub(super) struct LeftOnLink {
     pub(super) programs: Vec<AttachedProgram>,
     pub(super) settings: NetdevSettings,
+    /// The features that are on, by ethtool's names.
+    pub(super) features: BTreeSet<String>,
     kept_programs: Vec<AttachedProgram>,
     keeps_settings: bool,
 }
@@ -25,6 +28,16 @@ impl LeftOnLink {
     pub(super) fn set(&mut self, now: NetdevSettings, kept: bool) {
         self.settings = now;
         self.keeps_settings = kept;
+    }
+
+    pub(super) fn switch(&mut self, features: &[String], on: bool) {
+        for feature in features {
+            if on {
+                self.features.insert(feature.clone());
+            } else {
+                self.features.remove(feature);
+            }
+        }
     }
 
     /// Takes off what can be; answers the rest in words.

@@ -111,6 +111,11 @@ impl FakeKernel {
         index
     }
 
+    /// Puts the host's end of a wire into the host's namespace, up; its other end is in a namespace that no path leads to.
+    pub fn add_wire_end(&self, name: &str) -> u32 {
+        self.model().plug_wire_end(name)
+    }
+
     /// Makes a link of the host's a port of another one, as of a bridge.
     pub fn enslave(&self, port: &str, master: &str) {
         self.model().enslave(port, master);
@@ -229,6 +234,21 @@ impl FakeKernel {
         let mut model = self.model();
         let Some(index) = model.link_named(HOST, name).map(|link| link.index) else { return false };
         model.left_on(HOST, index).map(|left| left.set(now, false)).is_ok()
+    }
+
+    /// Has a link of the host's have these features on, by ethtool's names, besides those that are. False when there is no such link.
+    pub fn switch_host_features_on(&self, name: &str, features: &[&str]) -> bool {
+        let features: Vec<String> = features.iter().map(|feature| (*feature).to_owned()).collect();
+        let mut model = self.model();
+        let Some(index) = model.link_named(HOST, name).map(|link| link.index) else { return false };
+        model.left_on(HOST, index).map(|left| left.switch(&features, true)).is_ok()
+    }
+
+    /// The features of a link of the host's that are on, by ethtool's names, in their order; none when there is no such link.
+    pub fn host_features(&self, name: &str) -> Vec<String> {
+        let mut model = self.model();
+        let Some(index) = model.link_named(HOST, name).map(|link| link.index) else { return Vec::new() };
+        model.left_on(HOST, index).map(|left| left.features.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// Call number `n` (as [`FakeKernel::calls`] counts, from 0) is refused with `errno` and does nothing.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::namespace::{Namespace, bare_link};
+use super::namespace::{LOCAL_TABLE, Namespace, bare_link};
 use super::namespace_death::FallingLink;
 use super::vfs::Vfs;
 use super::{Call, KernelRequest, NetnsSnapshot, Place, Snapshot};
@@ -22,6 +22,10 @@ pub(super) const HOST: u64 = 1;
 
 /// By what number every pod's namespace knows the daemon's own.
 pub(super) const HOST_IN_A_POD: Nsid = Nsid(0);
+
+/// By what number the host knows a namespace that is none of the model's, and the index of a wire's end there: no link of the host has it.
+const OUT_OF_SIGHT: Nsid = Nsid(i32::MAX);
+const OTHER_END: u32 = u32::MAX;
 
 /// The whole state behind the double's lock.
 #[derive(Debug)]
@@ -113,6 +117,14 @@ impl Model {
         namespace.insert(Link { mac: Some(mac), up: true, ..bare_link(0, name, kind, 1500) })
     }
 
+    pub(super) fn plug_wire_end(&mut self, name: &str) -> u32 {
+        let index = self.plug(HOST, name, Kind::Other { name: "veth".to_owned() });
+        let link = self.namespaces.get_mut(&HOST).and_then(|host| host.links.get_mut(&index));
+        link.into_iter()
+            .for_each(|link| (link.parent, link.parent_nsid) = (Some(OTHER_END), Some(OUT_OF_SIGHT)));
+        index
+    }
+
     pub(super) fn enslave(&mut self, port: &str, master: &str) {
         let Some(host) = self.namespaces.get_mut(&HOST) else { return };
         let master = host.named(master).map(|link| link.index);
@@ -174,7 +186,7 @@ impl Model {
     pub(super) fn routes(&self, key: u64) -> Vec<Route> {
         let Some(namespace) = self.namespaces.get(&key) else { return Vec::new() };
         let mut routes = namespace.connected();
-        routes.extend(namespace.routes.iter().cloned());
+        routes.extend(namespace.routes.iter().filter(|route| route.table != Some(LOCAL_TABLE)).cloned());
         routes
     }
 

@@ -11,6 +11,7 @@ use crate::seam::{Address, Kind, Link, LinkName, LinkSettings, NetnsId, Nsid, Ro
 
 const RTPROT_KERNEL: u8 = 2;
 const MAIN_TABLE: u32 = 254;
+pub(super) const LOCAL_TABLE: u32 = 255;
 /// `ALTIFNAMSIZ` without the NUL.
 const LONGEST_ALT_NAME: usize = 127;
 /// The kernel counts 132 bytes for each, and all of them have to go into one attribute of less than 64 KiB.

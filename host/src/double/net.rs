@@ -160,6 +160,29 @@ impl Net for FakeNet<'_> {
         .map_err(|errno| refused(errno, "restore settings"))
     }
 
+    fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::FeaturesOn(index), |model| {
+            let on = model.left_on(key, index)?.features.iter();
+            Ok(on.filter(|name| among.contains(&name.as_str())).cloned().collect())
+        })
+        .map_err(|errno| refused(errno, "read features"))
+    }
+
+    fn switch_features(
+        &mut self,
+        index: u32,
+        features: &[String],
+        on: bool,
+    ) -> Result<Vec<String>, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::SwitchFeatures(index, features.to_vec(), on), |model| {
+            model.left_on(key, index)?.switch(features, on);
+            Ok(Vec::new())
+        })
+        .map_err(|errno| refused(errno, "switch features"))
+    }
+
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
         let place = self.key;
         self.call(KernelRequest::Sysctl(key.to_owned()), |model| model.sysctl(place, key))

@@ -1,8 +1,9 @@
 //! Parents that were looked up lately. The next link on the same one needs no `RTM_GETLINK`, which waits for the kernel's lock for links
 //! and tells a kilobyte.
 //!
-//! Only the way is remembered, from a name to an index. That it still leads there, and all that is answered, the kernel is asked each
-//! time, by ioctls without that lock.
+//! Only the way is remembered, from a name to an index, and that it leads on, which it does as long as it lives. That the way still leads
+//! there, and all else that is answered, the kernel is asked each time, by ioctls without that lock. One thing is not seen so: that the
+//! other end of a wire has left the host's namespace since.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};

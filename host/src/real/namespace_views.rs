@@ -225,6 +225,21 @@ impl Net for HostView<'_> {
             .map_err(|failure| failure.into_net(0, || about_settings(index)))
     }
 
+    fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError> {
+        self.generic(|socket| ethtool::features_on(socket, index, among))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
+    fn switch_features(
+        &mut self,
+        index: u32,
+        features: &[String],
+        on: bool,
+    ) -> Result<Vec<String>, NetError> {
+        self.generic(|socket| ethtool::switch_features(socket, index, features, on))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
         self.own.at_home(|| read_sysctl(&self.own.sysctls, key))
     }
@@ -357,6 +372,25 @@ impl Net for PodView<'_> {
         Socket::open_generic()
             .map_err(Failure::Socket)
             .and_then(|mut socket| ethtool::restore(&mut socket, index, before))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
+    fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError> {
+        Socket::open_generic()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| ethtool::features_on(&mut socket, index, among))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
+    fn switch_features(
+        &mut self,
+        index: u32,
+        features: &[String],
+        on: bool,
+    ) -> Result<Vec<String>, NetError> {
+        Socket::open_generic()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| ethtool::switch_features(&mut socket, index, features, on))
             .map_err(|failure| failure.into_net(0, || about_settings(index)))
     }
 

@@ -7,6 +7,9 @@ use super::link_settings::LinkSettings;
 use super::netns_id::Nsid;
 use crate::Mac;
 
+/// Kinds of links whose `IFLA_LINK` is the other end of a wire, not a device that they stand on.
+const WIRES: [&str; 3] = ["veth", "vxcan", "netkit"];
+
 /// How the ports of a macvlan's parent reach each other (`IFLA_MACVLAN_MODE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -87,6 +90,11 @@ impl Kind {
             Kind::Dummy => "dummy",
             Kind::Other { name } => name,
         }
+    }
+
+    /// Whether it is one end of a wire, as a veth is.
+    pub fn is_wire(&self) -> bool {
+        WIRES.contains(&self.name())
     }
 }
 
@@ -173,11 +181,15 @@ pub struct ParentLink {
     pub mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: u32,
+    /// It stands on another link, or leads into another namespace: whose frames it has, only a further look tells.
+    pub leads_on: bool,
 }
 
 impl From<Link> for ParentLink {
-    fn from(Link { index, name, mac, mtu, .. }: Link) -> ParentLink {
-        ParentLink { index, name, mac, mtu }
+    fn from(link: Link) -> ParentLink {
+        let leads_on = link.leads_away() || link.lower().is_some();
+        let Link { index, name, mac, mtu, .. } = link;
+        ParentLink { index, name, mac, mtu, leads_on }
     }
 }
 
@@ -204,6 +216,21 @@ impl Link {
             bus: None,
             port: None,
         }
+    }
+
+    /// The index of what it stands on in its own namespace, if it stands on anything there.
+    pub fn lower(&self) -> Option<u32> {
+        self.parent.filter(|_| !self.leads_away() && !self.kind.is_wire())
+    }
+
+    /// The index of the other end of its wire, where that is in its own namespace.
+    pub fn other_end(&self) -> Option<u32> {
+        self.parent.filter(|_| !self.leads_away() && self.kind.is_wire())
+    }
+
+    /// Whether what it stands on, or the other end of its wire, is in another namespace.
+    pub fn leads_away(&self) -> bool {
+        self.parent_nsid.is_some()
     }
 
     /// Whether somebody has it hear what is not for it.

@@ -117,6 +117,13 @@ pub trait Net {
         before: &NetdevSettings,
     ) -> Result<Vec<String>, NetError>;
 
+    /// Those of these features of a netdev that are wanted and can be switched off, by ethtool's names (`rx-gro`).
+    fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError>;
+
+    /// Switches features of a netdev on or off, by their names, as far as it has them; answers, in words, what could not be.
+    fn switch_features(&mut self, index: u32, features: &[String], on: bool)
+    -> Result<Vec<String>, NetError>;
+
     /// Reads a sysctl of this namespace: `net/ipv4/conf/eth0/arp_notify`, without `/proc/sys/`.
     fn sysctl(&mut self, key: &str) -> Result<String, NetError>;
 

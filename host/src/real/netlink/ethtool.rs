@@ -74,6 +74,38 @@ pub(in crate::real) fn settings(socket: &mut Socket, index: u32) -> Result<Netde
     })
 }
 
+/// Those of these features that are wanted and can be changed, by their names.
+pub(in crate::real) fn features_on(
+    socket: &mut Socket,
+    index: u32,
+    among: &[&str],
+) -> Result<Vec<String>, Failure> {
+    let Some(family) = ethtool(socket)? else { return Ok(Vec::new()) };
+    let Some(now) = features(socket, family, index)? else { return Ok(Vec::new()) };
+    let on = names(socket, family, index, &now.wanted)?;
+    Ok(on.into_iter().filter(|name| among.contains(&name.as_str())).collect())
+}
+
+/// Switches those of these features that the netdev has, and that can be changed; what could not be is answered in words.
+pub(in crate::real) fn switch_features(
+    socket: &mut Socket,
+    index: u32,
+    wanted: &[String],
+    on: bool,
+) -> Result<Vec<String>, Failure> {
+    let Some(family) = ethtool(socket)?.filter(|_| !wanted.is_empty()) else { return Ok(Vec::new()) };
+    let Some(Features { wanted: mut all, .. }) = features(socket, family, index)? else {
+        return Ok(Vec::new());
+    };
+    for (number, name) in changeable(socket, family, index)? {
+        if wanted.contains(&name) {
+            set_bit(&mut all, number, on);
+        }
+    }
+    let left = restore_features(socket, family, index, &hexadecimal::written(&all))?;
+    Ok(left.into_iter().collect())
+}
+
 /// How received packets are spread over queues. There was no netlink to set it before kernel 6.17, so it is only compared.
 fn receive_hash(socket: &mut Socket, family: u16, index: u32) -> Result<Option<String>, Failure> {
     let answer = tolerant(ask(socket, family, ETHTOOL_MSG_RSS_GET, index, 0))?;
@@ -263,12 +295,16 @@ fn names(socket: &mut Socket, family: u16, index: u32, set: &[u8]) -> Result<Vec
     if set.iter().all(|byte| *byte == 0) {
         return Ok(Vec::new());
     }
+    let all = changeable(socket, family, index)?.into_iter();
+    Ok(all.filter(|(number, _)| is_set(set, *number)).map(|(_, name)| name).collect())
+}
+
+/// The features that can be changed: the number and the name of each.
+fn changeable(socket: &mut Socket, family: u16, index: u32) -> Result<Vec<(u32, String)>, Failure> {
     let answer = ask(socket, family, ETHTOOL_MSG_FEATURES_GET, index, 0)?.unwrap_or_default();
     let bits = find(&answer, FEATURES_HW).and_then(|all| find(all, BITSET_BITS)).unwrap_or(&[]);
-    let named = attributes(bits).filter_map(|(_, bit)| {
-        let number = u32_at(find(bit, BIT_INDEX)?, 0)?;
-        is_set(set, number).then(|| find(bit, BIT_NAME).map(text))?
-    });
+    let named = attributes(bits)
+        .filter_map(|(_, bit)| Some((u32_at(find(bit, BIT_INDEX)?, 0)?, text(find(bit, BIT_NAME)?))));
     Ok(named.collect())
 }
 
@@ -276,6 +312,15 @@ fn names(socket: &mut Socket, family: u16, index: u32, set: &[u8]) -> Result<Vec
 fn is_set(set: &[u8], bit: u32) -> bool {
     let at = usize::try_from(bit / 32).ok().map(|word| word * 4);
     at.and_then(|at| u32_at(set, at)).is_some_and(|word| word >> (bit % 32) & 1 == 1)
+}
+
+/// Sets a bit, or clears it, in such words.
+fn set_bit(words: &mut [u8], bit: u32, on: bool) {
+    let Ok(at) = usize::try_from(bit / 32) else { return };
+    if let Some(word) = words.chunks_exact_mut(4).nth(at) {
+        let (now, mask) = (u32_at(word, 0).unwrap_or(0), 1 << (bit % 32));
+        word.copy_from_slice(&(if on { now | mask } else { now & !mask }).to_ne_bytes());
+    }
 }
 
 pub(super) fn find(all: &[u8], wanted: u16) -> Option<&[u8]> {
