@@ -221,11 +221,20 @@ unplug_nic() {
 nic_is_gone() { ! monitor a '{"execute":"qom-list","arguments":{"path":"/machine/peripheral/nic"}}'; }
 nobody_at() { ports | jq -e --arg port "$1-sandbox/net1" '.[] | select(.config.name == $port).connected | not'; }
 
-plug_nic() {
+plug_nic() { # [KEYS]
     local backend='{"type":"socket","data":{"server":false,"reconnect":1,"addr":{"type":"unix","data":{"path":"/mnt/net1.sock"}}}}'
     monitor a '{"execute":"chardev-add","arguments":{"id":"socket","backend":'"$backend"'}}'
     monitor a '{"execute":"netdev_add","arguments":{"type":"vhost-user","id":"net","chardev":"socket"}}'
-    monitor a '{"execute":"device_add","arguments":{"driver":"virtio-net-pci","id":"nic","netdev":"net","mac":"'"$(mac_of a)"'"}}'
+    monitor a '{"execute":"device_add","arguments":{"driver":"virtio-net-pci","id":"nic","netdev":"net","mac":"'"$(mac_of a)"'"'"${1:-}"'}}'
+}
+
+# A guest that would be told an MTU above the port's gets no interface with traffic, and QEMU says why.
+too_high_mtu() {
+    plug_nic ',"host_mtu":1501'
+    eventually 60 grep -iE '1501 ?bytes MTU not supported by the backend' "$LOG/qemu-a"
+    unplug_nic
+    eventually 20 nobody_at a
+    eventually 20 guest a '! ip link show eth0'
 }
 
 # The device goes while its frames flow, and the port waits for the next one.
@@ -236,6 +245,7 @@ unplugged_alive() {
     guest a '! ip link show eth0'
     check a
     pings b $FAR
+    too_high_mtu
     plug_nic
     eventually 20 guest a 'ip link show eth0'
     guest_address a

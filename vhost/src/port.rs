@@ -65,6 +65,8 @@ pub enum DropReason {
     Offload,
     /// The link from the sender's thread to the receiver's thread has no room.
     LinkFull,
+    /// Sent by a queue that the guest's frontend has disabled.
+    Disabled,
 }
 
 /// The reason, beside those of [`DropReason`], of frames from the wire that came when the kernel had no room for them
@@ -73,7 +75,7 @@ pub const LOST: &str = "lost";
 
 impl DropReason {
     /// Every reason, in the order of their numbers (`reason as usize`).
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 12] = [
         DropReason::Length,
         DropReason::Spoofed,
         DropReason::Vlan,
@@ -85,10 +87,11 @@ impl DropReason {
         DropReason::Unknown,
         DropReason::Offload,
         DropReason::LinkFull,
+        DropReason::Disabled,
     ];
 
     /// Those for which a frame that a guest sent can be dropped.
-    pub const FROM_GUEST: [DropReason; 8] = [
+    pub const FROM_GUEST: [DropReason; 9] = [
         DropReason::Length,
         DropReason::Spoofed,
         DropReason::Vlan,
@@ -97,6 +100,7 @@ impl DropReason {
         DropReason::Reserved,
         DropReason::Rate,
         DropReason::Offload,
+        DropReason::Disabled,
     ];
 
     /// Those for which a guest does not get a frame that is for it.
@@ -117,6 +121,7 @@ impl DropReason {
             DropReason::Unknown => "unknown",
             DropReason::Offload => "offload",
             DropReason::LinkFull => "link-full",
+            DropReason::Disabled => "disabled",
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlead_vhost::dataplane::{Event, MemoryBound, MemoryLimits, Options, PortError, Socket};
+use fairlead_vhost::port::DropReason;
 use guest::{
     BASE, BYTES, FEATURES, Guest, NEED_REPLY, Node, PLAIN, RX, SIZE, TX, TX_BUFFERS, config, exchange, frame,
     leave_replies_unread, wait_until,
@@ -333,6 +334,80 @@ fn a_message_that_wants_an_acknowledgement_gets_one_and_an_unknown_one_a_refusal
     assert_eq!(guest.reply(17), Some(1), "pairs of queues");
     guest.message(36, PLAIN, &[], &[]);
     assert_eq!(guest.reply(36), Some(32), "memory slots");
+}
+
+#[test]
+fn an_mtu_above_the_ports_is_refused_to_whoever_wants_an_acknowledgement_and_the_connection_lives() {
+    let node = Node::with_ports(2);
+    let (mut guest, mut other) = (node.connect(0), node.guest(1));
+    guest.agree();
+    for (mtu, answer) in [(68_u64, 0), (1_500, 0), (1_501, 1), (65_535, 1)] {
+        guest.message(20, NEED_REPLY, &mtu.to_ne_bytes(), &[]);
+        assert_eq!(guest.reply(20), Some(answer), "an MTU of {mtu}");
+    }
+    guest.number(20, 9_000);
+    guest.set_up();
+    node.wait_active(0);
+    exchange(&node, &mut guest, &mut other, 1);
+}
+
+/// The frames that come until there is one, at least.
+fn next_frames(node: &Node, guest: &mut Guest) -> Vec<Vec<u8>> {
+    let mut came = Vec::new();
+    let has_come = || {
+        came.extend(guest.received());
+        !came.is_empty()
+    };
+    wait_until("a frame comes", has_come, || node.state());
+    came
+}
+
+#[test]
+fn what_is_sent_by_a_queue_that_was_disabled_is_given_back_and_never_delivered_also_by_a_kick() {
+    let node = Node::with_ports(2);
+    let (mut one, mut other) = (node.guest(0), node.guest(1));
+    exchange(&node, &mut one, &mut other, 1);
+    one.state(18, TX, 0);
+    one.settle();
+    for number in 2..=4 {
+        wait_until("it sleeps", || one.asks_for_kicks(TX), || node.state());
+        one.send(&frame(0, 1, number));
+        let is_back = || one.used_index(TX) == u16::from(number);
+        wait_until("the buffer is given back", is_back, || node.state());
+    }
+    assert_eq!(node.port(0).counters.from_guest_drops.get(&DropReason::Disabled), Some(&3));
+    one.state(18, TX, 1);
+    one.settle();
+    one.send(&frame(0, 1, 5));
+    assert_eq!(next_frames(&node, &mut other), [frame(0, 1, 5)]);
+    exchange(&node, &mut one, &mut other, 6);
+}
+
+#[test]
+fn a_queue_that_is_started_and_not_enabled_is_drained_unless_queues_begin_enabled() {
+    let node = Node::with_ports(3);
+    let mut other = node.guest(2);
+    let start = |number: usize, features: u64| {
+        let mut guest = node.connect(number);
+        guest.features = features;
+        guest.agree();
+        guest.share(BASE, 0, BYTES);
+        guest.start_ring(TX);
+        guest.settle();
+        guest
+    };
+    let mut guest = start(0, FEATURES);
+    guest.send(&frame(0, 2, 1));
+    wait_until("the buffer is given back", || guest.used_index(TX) == 1, || node.state());
+    guest.state(18, TX, 1);
+    guest.settle();
+    guest.send(&frame(0, 2, 2));
+    assert_eq!(next_frames(&node, &mut other), [frame(0, 2, 2)]);
+    // Without VHOST_USER_F_PROTOCOL_FEATURES.
+    let mut guest = start(1, FEATURES & !(1 << 30));
+    guest.send(&frame(1, 2, 3));
+    assert_eq!(next_frames(&node, &mut other), [frame(1, 2, 3)]);
+    assert!(node.port(1).counters.from_guest_drops.is_empty());
 }
 
 #[test]

@@ -54,8 +54,15 @@ pub(super) enum Command {
     },
     /// A port fewer, wherever it is served; its rings have been stopped before.
     RemovePort { port: PortKey, done: Sender<()> },
-    /// A ring is at work from now on, of this connection.
-    StartRing { ring: RingKey, connection: ConnectionKey, work: Box<SplitRing>, kick: Arc<GuestEvent> },
+    /// A ring is at work from now on, of this connection; enabled or not at once, since what a disabled one has is dropped.
+    StartRing {
+        ring: RingKey,
+        connection: ConnectionKey,
+        work: Box<SplitRing>,
+        kick: Arc<GuestEvent>,
+        enabled: bool,
+        done: Sender<()>,
+    },
     /// A ring is at work no longer. It is handed back, so that its memory is unmapped elsewhere.
     StopRing { ring: RingKey, done: Sender<Option<Box<SplitRing>>> },
     /// Frames go through a ring, or don't.

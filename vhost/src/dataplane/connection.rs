@@ -275,7 +275,8 @@ impl GuestPort {
     ) -> Result<(), nix::Error> {
         let channel = Channel::new(socket)?;
         epoll.add(channel.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, connection_token(self.key)))?;
-        let session = Session::new(Offer { queues: self.config.queues }, self.account.clone());
+        let offer = Offer { queues: self.config.queues, mtu: self.config.mtu };
+        let session = Session::new(offer, self.account.clone());
         self.connection = Some(Connection { key, channel, session, is_heard: true, announced: false });
         Ok(())
     }
@@ -311,6 +312,11 @@ impl GuestPort {
             return Heard::Connected;
         }
         Heard::Nothing
+    }
+
+    /// An MTU above the port's that the guest may have been told since the last call, without an acknowledgement that would refuse it.
+    pub(super) fn take_long_mtu(&mut self) -> Option<u64> {
+        self.connection.as_mut()?.session.take_long_mtu()
     }
 
     /// Ends the connection, if there is one or is to be one: stops its rings, unmaps its memory, and has closed what came from the guest;

@@ -94,7 +94,7 @@ pub(super) struct Connections {
     memory: Option<Arc<MemoryBound>>,
     /// How many files all ports may have open.
     port_files: usize,
-    /// What is said of ports that take no guest.
+    /// What is said of ports: that they take no guest, or that theirs may be told too high an MTU.
     log_limit: LogLimit,
     /// The last number that was given to a port or a connection.
     last_key: u64,
@@ -192,7 +192,19 @@ impl Connections {
                 tracing::warn!(port = port.config.name, %error, "a guest was not accepted");
             }
         } else if token == connection_token(port.key) {
-            match port.hear(&self.epoll, &self.threads) {
+            let heard = port.hear(&self.epoll, &self.threads);
+            if let Some(mtu) = port.take_long_mtu()
+                && let Some(Admitted { left_out }) = self.log_limit.admit(&port.config.name, Instant::now())
+            {
+                tracing::warn!(
+                    port = port.config.name,
+                    mtu,
+                    most = port.config.mtu,
+                    left_out,
+                    "the guest may be told an MTU above its port's, and longer frames are dropped: lower QEMU's host_mtu"
+                );
+            }
+            match heard {
                 Heard::Nothing => {}
                 Heard::Connected => (self.events)(Event::Connected { port: port.config.name.clone() }),
                 Heard::End(refusal) => self.end(token / 2, &refusal),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::port::{DropReason, PortCounters};
 
-const REASONS: [DropReason; 11] = DropReason::ALL;
+const REASONS: [DropReason; 12] = DropReason::ALL;
 
 /// The counters of one port on one thread.
 #[derive(Debug, Default)]

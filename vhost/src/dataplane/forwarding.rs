@@ -243,17 +243,21 @@ impl Forwarding {
         self.ports.iter().flatten().filter_map(|port| port.uplink.as_ref()).any(|queues| queues.has_work())
     }
 
-    /// Forwards a burst of ring `index` of port `at`.
+    /// Forwards a burst of ring `index` of port `at`. What a disabled ring has is taken and goes nowhere: its guest must not find its buffers
+    /// held until the ring is enabled, nor its neighbours get then what was sent long ago (vhost-user, "Ring states").
     #[inline]
     fn serve(&mut self, at: usize, index: usize, now: Coarse) -> usize {
         let Some(port) = self.ports.get_mut(at).and_then(Option::as_mut) else { return 0 };
         let Some(source) = port.rings.get_mut(index) else { return 0 };
-        if !source.at_work().is_some_and(|ring| ring.has_work()) {
+        if !source.ring.as_ref().is_some_and(|ring| ring.has_work()) {
             return 0;
         }
+        let is_enabled = source.enabled;
         let Some(mut ring) = source.ring.take() else { return 0 };
         // Two ways, so that a guest that has agreed on no offload pays nothing for it.
-        let burst = if ring.features().sends.checksum {
+        let burst = if !is_enabled {
+            self.discard(at, &mut ring)
+        } else if ring.features().sends.checksum {
             self.burst::<true>(at, index / 2, &mut ring, now)
         } else {
             self.burst::<false>(at, index / 2, &mut ring, now)
@@ -307,6 +311,22 @@ impl Forwarding {
         let Burst { frames, bytes, .. } = burst;
         if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
             port.counters.add_from_guest(frames, bytes);
+        }
+        Ok(n)
+    }
+
+    /// Takes a burst of frames out of `ring`, a transmit queue of port `at` that is disabled, and forwards none.
+    #[cold]
+    fn discard(&mut self, at: usize, ring: &mut SplitRing) -> Result<usize, RingFault> {
+        let memory = Arc::clone(ring.memory());
+        let mut source = FrameSource::look(ring, &memory)?;
+        let mut n = 0;
+        while n < source.count() {
+            // A chain that is broken is one here too.
+            source.frame::<false>(n, ring, &mut |_: &Frame<'_, '_>| {})?;
+            self.count_drop(at, DropReason::Disabled);
+            source.give_back(n, ring);
+            n += 1;
         }
         Ok(n)
     }

@@ -69,14 +69,6 @@ impl PollThreads {
         self.0.iter().for_each(PollLink::look);
     }
 
-    /// Sends a command to a thread.
-    ///
-    /// # Errors
-    /// [`NoAnswer`] if it is gone.
-    pub(super) fn send(&self, thread: usize, command: Command) -> Result<(), NoAnswer> {
-        self.0.get(thread).ok_or(NoAnswer)?.commands.send(command)
-    }
-
     /// Sends a thread the command that `make` makes of a sender for the answer, and waits for that.
     ///
     /// # Errors

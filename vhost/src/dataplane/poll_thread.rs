@@ -16,7 +16,7 @@ use super::polled_port::{PolledPort, PolledRing};
 use super::sleep::Sleep;
 use super::thread_links::ThreadLinks;
 use super::waker::Waker;
-use crate::ring::{Caller, GuestEvent, SplitRing};
+use crate::ring::{Caller, SplitRing};
 use crate::switch::{Coarse, LearntAddress, Limits, PortIndex, PortRules, TableSlice, TooManyPorts};
 use crate::uplink::Queues;
 
@@ -103,8 +103,11 @@ impl PollThread {
                 self.remove_port(port);
                 let _ = done.send(());
             }
-            Command::StartRing { ring, connection, work, kick } => {
-                self.start_ring(ring, connection, work, kick);
+            Command::StartRing { ring, connection, work, kick, enabled, done } => {
+                let polled =
+                    PolledRing { ring: Some(work), kick: Some(kick), enabled, ..PolledRing::default() };
+                self.start_ring(ring, connection, polled);
+                let _ = done.send(());
             }
             Command::StopRing { ring, done } => {
                 let stopped = self.stop_ring(ring);
@@ -204,17 +207,11 @@ impl PollThread {
         }
     }
 
-    fn start_ring(
-        &mut self,
-        ring: RingKey,
-        connection: ConnectionKey,
-        work: Box<SplitRing>,
-        kick: Arc<GuestEvent>,
-    ) {
+    fn start_ring(&mut self, ring: RingKey, connection: ConnectionKey, started: PolledRing) {
         self.end_earlier_connection(ring.port, connection);
-        self.sleep.watch(&kick);
+        started.kick.iter().for_each(|kick| self.sleep.watch(kick));
         if let Some(polled) = self.ring(ring) {
-            *polled = PolledRing { ring: Some(work), kick: Some(kick), ..PolledRing::default() };
+            *polled = started;
         }
     }
 

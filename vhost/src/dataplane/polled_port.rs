@@ -14,6 +14,7 @@ pub(super) struct PolledRing {
     /// In a box, so that taking it out for a burst moves a pointer.
     pub(super) ring: Option<Box<SplitRing>>,
     pub(super) kick: Option<Arc<GuestEvent>>,
+    /// Frames go through it. From one that is not, a transmit queue's are taken all the same, and dropped.
     pub(super) enabled: bool,
     /// Frames were put into it that the guest was not told of.
     pub(super) unpublished: bool,

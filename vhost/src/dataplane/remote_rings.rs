@@ -19,16 +19,27 @@ impl RemoteRings<'_> {
     fn key(&self, index: usize) -> RingKey {
         RingKey { port: self.port, index }
     }
-
-    fn send(&self, command: Command) -> Result<(), Refusal> {
-        self.threads.send(self.thread, command).map_err(|_| Refusal::NoAnswer)
-    }
 }
 
 impl Rings for RemoteRings<'_> {
-    fn start(&mut self, index: usize, ring: SplitRing, kick: Arc<GuestEvent>) -> Result<(), Refusal> {
-        let (connection, work) = (self.connection, Box::new(ring));
-        self.send(Command::StartRing { ring: self.key(index), connection, work, kick })
+    fn start(
+        &mut self,
+        index: usize,
+        ring: SplitRing,
+        kick: Arc<GuestEvent>,
+        enabled: bool,
+    ) -> Result<(), Refusal> {
+        let (key, connection, work) = (self.key(index), self.connection, Box::new(ring));
+        // What is acknowledged, or shown as active, is so: the answer is waited for, here and below.
+        let done = self.threads.ask(self.thread, |done| Command::StartRing {
+            ring: key,
+            connection,
+            work,
+            kick,
+            enabled,
+            done,
+        });
+        done.map_err(|_| Refusal::NoAnswer)
     }
 
     fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
@@ -41,7 +52,6 @@ impl Rings for RemoteRings<'_> {
 
     fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal> {
         let ring = self.key(index);
-        // What is acknowledged, or shown as active, is so: the answer is waited for.
         let done = self.threads.ask(self.thread, |done| Command::EnableRing { ring, enabled, done });
         done.map_err(|_| Refusal::NoAnswer)
     }

@@ -93,11 +93,11 @@ fn has_work(forwarding: &mut Forwarding) -> bool {
     work
 }
 
-/// Every ring from which frames are taken.
+/// Every ring from which frames are taken: from those that are disabled, too.
 fn for_each_source(forwarding: &mut Forwarding, mut act: impl FnMut(&mut SplitRing)) {
     let ports = forwarding.ports.iter_mut().flatten().filter(|port| !port.failed);
     for ring in ports.flat_map(|port| port.rings.iter_mut().skip(1).step_by(2)) {
-        if let Some(ring) = ring.at_work() {
+        if let Some(ring) = ring.ring.as_deref_mut() {
             act(ring);
         }
     }

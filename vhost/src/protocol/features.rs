@@ -51,6 +51,8 @@ const OFFLOADS: u64 = NET_CSUM
 pub(crate) struct Offer {
     /// Pairs of queues, 1 to 8.
     pub(crate) queues: u16,
+    /// The largest payload of a frame in bytes.
+    pub(crate) mtu: u16,
 }
 
 impl Offer {

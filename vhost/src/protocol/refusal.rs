@@ -1,4 +1,4 @@
-//! Why a frontend is refused: each ends its connection.
+//! Why a frontend is refused: each ends its connection, unless it says otherwise.
 
 use crate::memory::RegionError;
 use crate::ring::RingFault;
@@ -75,6 +75,14 @@ pub(crate) enum Refusal {
     /// An MTU that Ethernet does not know.
     #[error("an MTU of {0}")]
     Mtu(u64),
+    /// An MTU that is above the port's. The connection goes on.
+    #[error("an MTU of {mtu}, and the port's is {most}")]
+    LongMtu {
+        /// What the guest was to be told.
+        mtu: u64,
+        /// The port's.
+        most: u16,
+    },
     /// The frontend does not read our replies.
     #[error("the application does not read the replies")]
     RepliesUnread,

@@ -20,11 +20,17 @@ use crate::ring::{GuestEvent, RingFault, SplitRing};
 
 /// The rings that are at work. The data plane's are on the poll thread.
 pub(crate) trait Rings {
-    /// Puts ring `index` to work.
+    /// Puts ring `index` to work. Whether it is enabled is told at once: what a guest sends by a disabled one is dropped.
     ///
     /// # Errors
     /// [`Refusal::NoAnswer`].
-    fn start(&mut self, index: usize, ring: SplitRing, kick: Arc<GuestEvent>) -> Result<(), Refusal>;
+    fn start(
+        &mut self,
+        index: usize,
+        ring: SplitRing,
+        kick: Arc<GuestEvent>,
+        enabled: bool,
+    ) -> Result<(), Refusal>;
 
     /// Stops ring `index` and answers its position. It is not touched any more then.
     ///
@@ -56,6 +62,8 @@ pub(crate) struct Session {
     /// What the memory costs; absent: that is not bounded.
     account: Option<Arc<PortAccount>>,
     vrings: Vec<Vring>,
+    /// An MTU above the port's, of which the frontend wanted no acknowledgement, until it is taken.
+    long_mtu: Option<u64>,
 }
 
 impl Session {
@@ -63,7 +71,13 @@ impl Session {
     pub(crate) fn new(offer: Offer, account: Option<Arc<PortAccount>>) -> Session {
         let vrings = std::iter::repeat_with(Vring::default).take(offer.rings()).collect();
         let protocol_features = VhostUserProtocolFeatures::empty();
-        Session { offer, features: None, protocol_features, memory: Arc::default(), account, vrings }
+        let (features, memory, long_mtu) = (None, Arc::default(), None);
+        Session { offer, features, protocol_features, memory, account, vrings, long_mtu }
+    }
+
+    /// An MTU above the port's that the guest may have been told since the last call: the frontend was not told that it is.
+    pub(crate) fn take_long_mtu(&mut self) -> Option<u64> {
+        self.long_mtu.take()
     }
 
     /// The virtio features that were agreed on, 0 before.
@@ -100,8 +114,15 @@ impl Session {
             Request::parse(header.message, payload, fds).and_then(|request| self.apply(request, rings));
         match done {
             Ok(None) if acknowledge => Ok(Some(Reply::Number(0))),
-            // The frontend waits for an answer, so an unknown message need not end the connection.
-            Err(Refusal::UnknownMessage(_)) if acknowledge => Ok(Some(Reply::Number(1))),
+            // The frontend waits for an answer, so neither need end the connection.
+            Err(Refusal::UnknownMessage(_) | Refusal::LongMtu { .. }) if acknowledge => {
+                Ok(Some(Reply::Number(1)))
+            }
+            // Nobody waits for an answer, and frames that are not too long pass.
+            Err(Refusal::LongMtu { mtu, .. }) => {
+                self.long_mtu = Some(mtu);
+                Ok(None)
+            }
             other => other,
         }
     }
@@ -137,10 +158,19 @@ impl Session {
             Request::SetVringKick(index, fd) => self.set_kick(index, fd, rings)?,
             Request::SetVringCall(index, fd) => self.set_call(index, fd, rings)?,
             Request::SetVringErr(index) => drop(self.index(index)?),
-            Request::NetSetMtu(mtu) if (68..=65_535).contains(&mtu) => {}
-            Request::NetSetMtu(mtu) => return Err(Refusal::Mtu(mtu)),
+            Request::NetSetMtu(mtu) => self.check_mtu(mtu)?,
         }
         Ok(None)
+    }
+
+    /// QEMU tells the guest its own `host_mtu`, and starts no interface whose MTU is refused here.
+    fn check_mtu(&self, mtu: u64) -> Result<(), Refusal> {
+        let most = self.offer.mtu;
+        match mtu {
+            68..=65_535 if mtu > u64::from(most) => Err(Refusal::LongMtu { mtu, most }),
+            68..=65_535 => Ok(()),
+            _ => Err(Refusal::Mtu(mtu)),
+        }
     }
 
     fn table(&self, places: Vec<(RegionPlace, GuestFile)>) -> Result<GuestMemory, Refusal> {
@@ -286,9 +316,9 @@ impl Session {
         if self.memory.lost_pages() {
             return Ok(false);
         }
-        rings.start(index, ring, kick)?;
+        // Before it is answered: a ring whose answer does not come in time may run all the same, and is to be stopped.
         self.vrings[index].running = true;
-        rings.enable(index, self.is_enabled(index))?;
+        rings.start(index, ring, kick, self.is_enabled(index))?;
         Ok(true)
     }
 

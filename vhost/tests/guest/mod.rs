@@ -290,13 +290,18 @@ impl Guest {
     }
 
     pub(crate) fn set_up_ring(&self, ring: u32) {
+        self.start_ring(ring);
+        self.state(18, ring, 1);
+    }
+
+    /// Starts a ring, and leaves it disabled.
+    pub(crate) fn start_ring(&self, ring: u32) {
         self.state(8, ring, u32::from(SIZE));
         self.state(10, ring, 0);
         self.addresses(ring, self.ring(ring));
         let index = usize::try_from(ring).unwrap();
         self.event(13, ring, self.calls[index].as_fd());
         self.event(12, ring, self.kicks[index].as_fd());
-        self.state(18, ring, 1);
     }
 
     /// SET_VRING_ADDR for a ring whose areas begin at `start` of the memory.

@@ -29,7 +29,7 @@ impl Connection {
         let (ours, guest) = UnixStream::pair().unwrap();
         guest.set_nonblocking(true).unwrap();
         let channel = Channel::new(OwnedFd::from(ours).into()).unwrap();
-        Connection { channel, session: Session::new(Offer { queues: QUEUES }, None), guest }
+        Connection { channel, session: Session::new(Offer { queues: QUEUES, mtu: 1500 }, None), guest }
     }
 
     /// Answers what has come, as the connection thread does.

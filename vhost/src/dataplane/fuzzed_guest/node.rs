@@ -139,11 +139,17 @@ pub(super) fn at_work(ring: SplitRing, kick: Option<Arc<GuestEvent>>, enabled: b
 pub(super) struct LocalRings<'n>(pub(super) &'n mut Node);
 
 impl Rings for LocalRings<'_> {
-    fn start(&mut self, index: usize, ring: SplitRing, kick: Arc<GuestEvent>) -> Result<(), Refusal> {
+    fn start(
+        &mut self,
+        index: usize,
+        ring: SplitRing,
+        kick: Arc<GuestEvent>,
+        enabled: bool,
+    ) -> Result<(), Refusal> {
         let polled = &mut self.0.rings()[index];
         assert!(polled.ring.is_none(), "ring {index} was not stopped before it was changed");
         self.0.forwarding.ports[HOSTILE].as_mut().unwrap().connection = ConnectionKey(1);
-        self.0.rings()[index] = at_work(ring, Some(kick), false);
+        self.0.rings()[index] = at_work(ring, Some(kick), enabled);
         Ok(())
     }
 
