@@ -27,8 +27,9 @@ const KEYS: [&str; 12] = [
     "ipam-claim-reference",
 ];
 
-const NAME_RULE: &str =
-    "a name has lower-case letters, digits, '-' and '.', and begins and ends with a letter or digit";
+const NAME_RULE: &str = "a name has at most 253 lower-case letters, digits, '-' and '.', and each part between points begins and \
+                         ends with a letter or digit";
+const NAMESPACE_RULE: &str = "a namespace has at most 63 lower-case letters, digits and '-', and begins and ends with a letter or digit";
 const AS_SPECIFIED: &str = "write it as the NPWG specification 1.3, section 4.1.2.1, says";
 
 /// What is wrong with an entry, and what would be right.
@@ -59,7 +60,7 @@ pub(super) fn escaped(name: &str) -> String {
     }
 }
 
-/// Reads `namespace/name@interface`.
+/// Reads `namespace/name@interface`. An empty namespace or interface is not given, as Multus takes it (`parsePodNetworkObjectName`).
 pub(super) fn of_text(annotation: &str, text: &str, namespace: &str) -> Result<NetworkSelection, Fault> {
     const FORM: &str = "write <namespace>/<name>@<interface>, of which only the name is needed";
     if text.is_empty() {
@@ -70,17 +71,17 @@ pub(super) fn of_text(annotation: &str, text: &str, namespace: &str) -> Result<N
         return named(object, namespace, text);
     }
     let (before, interface) = match text.split_once('@') {
-        Some((before, interface)) => (before, Some(interface.trim())),
+        Some((before, interface)) => (before, Some(interface.trim()).filter(|name| !name.is_empty())),
         None => (text, None),
     };
-    let (namespace, name) = match before.split_once('/') {
-        Some((namespace, name)) => (namespace.trim(), name.trim()),
-        None => (namespace, before.trim()),
+    let (own, name) = match before.split_once('/') {
+        Some((own, name)) => (Some(own.trim()).filter(|own| !own.is_empty()), name.trim()),
+        None => (None, before.trim()),
     };
     if name.contains('/') || interface.is_some_and(|name| name.contains('@')) {
         return Err(Fault::new("it has too many '/' or '@'", FORM));
     }
-    let mut network = named(ObjectKind::NetworkAttachmentDefinition, namespace, name)?;
+    let mut network = named(ObjectKind::NetworkAttachmentDefinition, own.unwrap_or(namespace), name)?;
     network.interface = interface.map(interface_name).transpose()?;
     Ok(network)
 }
@@ -120,9 +121,10 @@ pub(super) fn of_json(value: &Value, namespace: &str) -> Result<(NetworkSelectio
 
 fn named(object: ObjectKind, namespace: &str, name: &str) -> Result<NetworkSelection, Fault> {
     if !is_label(namespace) {
-        return Err(Fault::new(format!("the namespace {} is no name", names::shown(namespace)), NAME_RULE));
+        let reason = format!("the namespace {} is no name", names::shown(namespace));
+        return Err(Fault::new(reason, NAMESPACE_RULE));
     }
-    if name.len() > 253 || !name.split('.').all(is_label) {
+    if !is_subdomain(name) {
         let remedy = match object {
             ObjectKind::NetworkAttachmentDefinition | ObjectKind::OfEveryPod => NAME_RULE,
             ObjectKind::Network => {
@@ -139,13 +141,20 @@ fn named(object: ObjectKind, namespace: &str, name: &str) -> Result<NetworkSelec
     })
 }
 
-/// A DNS-1123 label, the unit of names in Kubernetes (section 3.3).
+/// A DNS-1123 label, as the API wants the name of a namespace.
 fn is_label(text: &str) -> bool {
+    text.len() <= 63 && is_unit(text)
+}
+
+/// A DNS-1123 subdomain, as the API wants the name of any other object: its labels have no limit of their own.
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_unit)
+}
+
+/// The unit of names in Kubernetes (section 3.3), of any length.
+fn is_unit(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 fn interface_name(name: &str) -> Result<String, Fault> {

@@ -13,6 +13,8 @@ use super::NetworkSelection;
 
 /// Where a network's plugin writes what it knows of a device (NPWG device information 1.1.0).
 const DEVICE_INFO_DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/cni";
+/// The longest name that such a file gets, in bytes: a draft beside it has a longer one, and 255 is the most.
+const MAX_DEVICE_INFO_NAME: usize = 240;
 
 /// The device that kubelet has given the pod for a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,9 @@ pub struct Device<'a> {
 /// The file of a device's description, as Multus names it: unique by network, container and interface.
 pub fn device_info_file(network: &str, container_id: &str, interface: &str) -> String {
     let name = format!("{network}-{container_id}_{interface}").replace('/', "-");
-    format!("{DEVICE_INFO_DIRECTORY}/{name}")
+    // Of a longer name the end is enough: no other attachment has this container and this interface.
+    let end = name.get(name.len().saturating_sub(MAX_DEVICE_INFO_NAME)..).unwrap_or(&name);
+    format!("{DEVICE_INFO_DIRECTORY}/{end}")
 }
 
 /// The capability arguments of one of a pod's further networks.

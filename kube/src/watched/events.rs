@@ -38,10 +38,13 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The API server refuses longer messages, in bytes.
 const LONGEST_MESSAGE: usize = 1000;
 
-/// What waits to be written.
+/// What waits to be written. Namespaces take turns, and of one the oldest comes first: all of them share one rate, which the failing
+/// pods of a single one could use up.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     pods: BTreeMap<PodRef, OfPod>,
+    /// The namespace whose turn was the last one.
+    last_turn: String,
     dropped: u64,
 }
 
@@ -94,17 +97,19 @@ impl Warnings {
 
     /// The next that is due.
     fn due(&mut self, now: Instant) -> Option<(PodRef, Warning)> {
+        self.drop_old(now);
         self.forget_quiet(now);
-        for (pod, of_pod) in &mut self.pods {
-            let before = of_pod.waiting.len();
-            of_pod.waiting.retain(|warning| now.saturating_duration_since(warning.begun) < TOO_OLD);
-            self.dropped += (before - of_pod.waiting.len()) as u64;
-            if of_pod.not_before <= now && !of_pod.waiting.is_empty() {
-                of_pod.not_before = now + EVERY;
-                return Some((pod.clone(), of_pod.waiting.remove(0)));
-            }
-        }
-        None
+        let Warnings { pods, last_turn, .. } = self;
+        let due = pods.iter_mut().filter(|(_, of_pod)| of_pod.not_before <= now);
+        let due = due.filter_map(|(pod, of_pod)| Some((of_pod.waiting.first()?.begun, pod, of_pod)));
+        // Those after the last turn's in their order, then from the first one on.
+        let (_, pod, of_pod) = due.min_by_key(|(begun, pod, _)| {
+            let namespace = pod.namespace.as_str();
+            (namespace <= last_turn.as_str(), namespace, *begun)
+        })?;
+        last_turn.clone_from(&pod.namespace);
+        of_pod.not_before = now + EVERY;
+        Some((pod.clone(), of_pod.waiting.remove(0)))
     }
 
     /// The time until something is due.
@@ -126,6 +131,14 @@ impl Warnings {
             warning.last = newer.last;
         }
         of_pod.waiting.insert(0, warning);
+    }
+
+    fn drop_old(&mut self, now: Instant) {
+        for of_pod in self.pods.values_mut() {
+            let before = of_pod.waiting.len();
+            of_pod.waiting.retain(|warning| now.saturating_duration_since(warning.begun) < TOO_OLD);
+            self.dropped += (before - of_pod.waiting.len()) as u64;
+        }
     }
 
     fn forget_quiet(&mut self, now: Instant) {
@@ -248,6 +261,25 @@ mod tests {
         assert_eq!(warnings.due(now + EVERY).unwrap().1.count, 2);
         warnings.push(&pod("p"), "NoNetwork", "other words");
         assert_eq!((warnings.due(now + TOO_OLD * 2), warnings.dropped()), (None, 1));
+    }
+
+    #[test]
+    fn x14_failing_pods_of_one_namespace_keep_no_other_from_being_told() {
+        let mut warnings = Warnings::default();
+        let failing: Vec<PodRef> = (0..15).map(|n| pod(&format!("p{n}"))).collect();
+        let other = PodRef { namespace: "z".into(), ..pod("p") };
+        warnings.push(&other, "NoNetwork", "the words");
+        // Ahead of the time at which the warnings below come.
+        let (start, mut told) = (Instant::now() + EVERY, Vec::new());
+        for second in 0..30 {
+            if second % 10 == 0 {
+                failing.iter().for_each(|pod| warnings.push(pod, "NoNetwork", "the words"));
+            }
+            let due = warnings.due(start + Duration::from_secs(second));
+            told.extend(due.map(|(pod, _)| pod));
+        }
+        assert_eq!(told.iter().position(|pod| *pod == other), Some(1), "{told:?}");
+        assert!(failing.iter().all(|pod| told.contains(pod)), "the oldest of a namespace first: {told:?}");
     }
 
     #[test]

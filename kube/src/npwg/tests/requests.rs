@@ -19,6 +19,30 @@ fn m1_a_list_with_commas_names_networks_and_spaces_do_not_count() {
 }
 
 #[test]
+fn m1_an_empty_namespace_or_interface_of_a_list_with_commas_is_not_given_as_with_multus() {
+    let requested = networks("radio@, /radio, / radio @ ,other/radio@").unwrap();
+    assert_eq!(references(&requested), ["shop/radio", "shop/radio", "shop/radio", "other/radio"]);
+    assert!(requested.networks.iter().all(|network| network.interface.is_none()));
+    let own = asked(&[(DEFAULT_NETWORK, "/calico@")]).unwrap().default_network.unwrap();
+    assert_eq!((own.reference().as_str(), own.interface), ("kube-system/calico", None));
+}
+
+#[test]
+fn m1_names_are_those_that_the_api_lets_objects_have() {
+    let (namespace, longer, longest) = ("n".repeat(63), "a".repeat(64), "a".repeat(253));
+    for taken in [format!("{namespace}/{longer}"), format!("x.{longer}"), longest.clone()] {
+        let requested = networks(&taken).unwrap();
+        assert_eq!(references(&requested)[0].trim_start_matches("shop/"), taken);
+    }
+    for refused in [format!("n{namespace}/x"), format!("{longest}a")] {
+        assert!(networks(&refused).is_err(), "{refused}");
+    }
+    for refused in ["a..b", ".a", "a.", "a.-b", "A", "x/", "@net1"] {
+        assert!(networks(refused).is_err(), "{refused}");
+    }
+}
+
+#[test]
 fn m1_a_json_list_names_networks_too() {
     let requested =
         networks(r#"[{"name":"net-a"},{"name":"net.b","namespace":"other","interface":"radio0"}]"#);
@@ -194,8 +218,10 @@ fn m14_what_is_wrong_is_refused_with_annotation_entry_reason_and_remedy() {
         ("a,,b", "entry 2: it is empty; remove the comma that is too many"),
         ("a/b/c", "entry 1 (a/b/c): it has too many '/' or '@'"),
         ("a@b@c", "it has too many '/' or '@'"),
-        ("a@", "the interface \"\" is empty"),
-        ("/a", "the namespace \"\" is no name"),
+        ("//a", "it has too many '/' or '@'"),
+        ("a@@", "it has too many '/' or '@'"),
+        ("a.b/c", "the namespace \"a.b\" is no name; a namespace has at most 63 lower-case letters"),
+        ("/", "\"\" is no name of a network; a name has at most 253 lower-case letters"),
     ];
     for (text, expected) in cases {
         let error = networks(text).expect_err(text).to_string();

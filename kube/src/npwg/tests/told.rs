@@ -38,6 +38,9 @@ fn m14_plugins_get_a_pods_request_under_the_names_of_cnis_conventions() {
         device_info_file("shop/a", "c1", "net1"),
         "/var/run/k8s.cni.cncf.io/devinfo/cni/shop-a-c1_net1"
     );
+    let long = device_info_file(&format!("shop/{}", "n".repeat(253)), &"c".repeat(64), "net1");
+    let name = long.rsplit('/').next().unwrap();
+    assert!(name.len() == 240 && name.ends_with("c_net1"), "a file can have this name: {name}");
 }
 
 #[test]
