@@ -32,7 +32,7 @@ PULL_SECRETS = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{
 LEAVING = """Each node's pods get their networks from Fairlead once its daemon there is ready.
 
 Before you uninstall, give the nodes their old network back, since pods could not start otherwise, and their VFs:
-  helm upgrade {{ .Release.Name }} CHART -n {{ .Release.Namespace }} --reuse-values --set config.install.cni=absent
+  helm upgrade {{ .Release.Name }} CHART -n {{ .Release.Namespace }} --reset-then-reuse-values --set config.install.cni=absent
 {{- if .Values.config.pools }} --set-json 'config.pools=[]'{{ end }}
 {{- if .Values.config.devicePluginConfig }} --set config.devicePluginConfig=null{{ end }}
   fairleadd status               # on each node: wait until it says "node network: not Fairlead",
@@ -90,17 +90,19 @@ extraCapabilities: []
 
 # The keys of the daemon's configuration: daemon/tests/deployment.rs holds them against its reader.
 CONFIGURATION = """
-callThreads dad del delegateCgroup delegateTimeout devicePluginConfig functionWait install kubeconfig kubelet logFormat logLevel
+callThreads dad del delegateCgroup delegateTimeout devicePluginConfig devicePluginResourcePrefix functionWait install kubeconfig kubelet logFormat logLevel
 maxCalls metrics nodeName podWait policy pools reapAfter slowThreads vhostUser
 """.split()
 PATH = {"type": "string", "pattern": "^/"}
 TEXT = {"type": "string", "minLength": 1}
+DOMAIN = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
 FLAG = {"type": "boolean"}
 # What a volume can be; what is in it, the API server judges.
 VOLUMES = "configMap csi downwardAPI emptyDir ephemeral hostPath image nfs persistentVolumeClaim projected secret".split()
 # Options of the switch that are not the manifest's own.
 SWITCH_OPTION = (
-    "^--(cpus=[0-9,-]+|polling=(adaptive|always)|(port|guest)-memory=[0-9]+|log-level=(error|warn|info|debug|trace))$"
+    "^--(cpus=[0-9,-]+|polling=(adaptive|always)|(port|guest)-memory=[0-9]+|storm-frames=[1-9][0-9]*"
+    "|log-level=(error|warn|info|debug|trace))$"
 )
 
 
@@ -117,7 +119,8 @@ def or_none(schema):
 
 
 def configured():
-    """What stands under the keys of the configuration by which a node has its network and its metrics. The rest the daemon judges."""
+    """What stands under the keys of the configuration by which a node has its network and its metrics, and under those that an empty text would
+    seem to take out. The rest the daemon judges."""
     install = {
         "cni": {"enum": ["present", "absent"]},
         "clusterNetwork": or_none(TEXT),
@@ -137,10 +140,15 @@ def configured():
         {"properties": {"tokenReview": {"const": True}}, "required": ["tokenReview"]},
     ]
     return {
+        "delegateCgroup": or_none(TEXT),
+        "devicePluginConfig": or_none(PATH),
+        "devicePluginResourcePrefix": {"type": "string", "pattern": DOMAIN},
         "install": or_none(strict(install, required=["cni"])),
+        "kubeconfig": or_none(PATH),
         "kubelet": strict({"dir": PATH}),
         "logFormat": {"enum": ["text", "json"]},
         "logLevel": {"enum": ["error", "warn", "info", "debug", "trace"]},
+        "nodeName": or_none(TEXT),
         "metrics": or_none(strict(metrics, description=told, required=["listen"], anyOf=protected)),
     }
 

@@ -334,6 +334,21 @@ by_chart() {
     runs charted
     eventually 5 attached 1
     all_gone
+    left_by_the_notes
+}
+# The command that helm tells takes out of the configuration all that it says, whatever the release had there.
+left_by_the_notes() {
+    local command
+    helm --kubeconfig $K/admin.kubeconfig upgrade fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --reset-then-reuse-values \
+        --set config.devicePluginConfig=/etc/fairlead/none.json --set-json 'config.pools=[{"name":"none","selectors":{"vendors":["ffff"]}}]'
+    kubectl -n fairlead get configmap fairlead -o yaml >"$NODE/set"
+    grep -q 'devicePluginConfig: /etc/fairlead/none.json' "$NODE/set"
+    command=$(helm --kubeconfig $K/admin.kubeconfig get notes fairlead -n fairlead | grep '^ *helm upgrade ')
+    eval "${command/CHART/$ROOT/deploy/helm/fairlead} --kubeconfig $K/admin.kubeconfig"
+    kubectl -n fairlead get configmap fairlead -o yaml >"$NODE/left"
+    grep -q 'cni: absent' "$NODE/left"
+    grep -q 'pools: \[\]' "$NODE/left"
+    ! grep devicePluginConfig "$NODE/left" || return 1
 }
 
 configuration() { sed -n '/^  config.yaml: |/,/^kind: /p'; }
@@ -374,7 +389,7 @@ chart_of_the_example() {
         '.fairlead.template.spec.volumes | any(.secret.secretName == "fairlead-metrics")' \
         '.fairlead.template.spec.volumes | any(.hostPath.path == "/srv/addresses")' \
         '.fairlead.template.spec.containers[0].securityContext.capabilities.add | contains(["NET_ADMIN", "IPC_LOCK", "SYS_MODULE"])' \
-        '."fairlead-vswitch".template.spec.containers[0].args == ["--cpus=2,4-5", "--polling=always", "--guest-memory=1024"]' \
+        '."fairlead-vswitch".template.spec.containers[0].args == ["--cpus=2,4-5", "--polling=always", "--guest-memory=1024", "--storm-frames=20000"]' \
         '."fairlead-vswitch".template.spec.containers[0].resources == {requests: {cpu: "100m", memory: "64Mi"}, limits: {memory: "1280Mi"}}' \
         '."fairlead-vswitch".updateStrategy.type == "OnDelete"'; do
         jq -e "$part" "$NODE/sets.json" >/dev/null || { echo "not so with the example's values: $part"; return 1; }
@@ -386,8 +401,9 @@ chart_refuses() {
     for value in extraVolume=x 'extraVolumes[0].name=x' 'extraVolumes[0].name=x,extraVolumes[0].hostpath.path=/x' \
         'extraVolumeMounts[0].name=x' 'extraVolumeMounts[0].name=x,extraVolumeMounts[0].mountPath=x' \
         'extraCapabilities[0]=CAP_CHOWN' 'extraCapabilities[0]=chown' vswitch.cpus=4 'vswitch.args[0]=--cpu=4' \
-        'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate \
-        config.metrics.listen=0.0.0.0:9808 config.metrics.listen=0.0.0.0:9808,config.metrics.tokenReview=false multusDaemonConfig=x; do
+        'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' 'vswitch.args[0]=--storm-frames=0' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate \
+        config.metrics.listen=0.0.0.0:9808 config.metrics.listen=0.0.0.0:9808,config.metrics.tokenReview=false multusDaemonConfig=x \
+        config.devicePluginConfig= config.kubeconfig= config.nodeName= config.delegateCgroup= config.devicePluginResourcePrefix=Intel.com; do
         ! helm template fairlead "$ROOT/deploy/helm/fairlead" --set "$value" >/dev/null 2>&1 || { echo "the chart takes $value"; return 1; }
     done
 }

@@ -47,6 +47,19 @@ pub fn names() -> Vec<String> {
     table.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned()).collect()
 }
 
+/// The destinations of the current namespace's IPv6 routes, but for `lo`'s and those that every interface has by itself. No program is
+/// started for it.
+pub fn ipv6_routes() -> Vec<String> {
+    let table = fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap_or_default();
+    let route = |line: &str| match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+        [dst, length, .., by] if *by != "lo" && !dst.starts_with("fe80") && !dst.starts_with("ff") => {
+            Some(format!("{dst}/{length}"))
+        }
+        _ => None,
+    };
+    table.lines().filter_map(route).collect()
+}
+
 /// Joins these listings of `ip`: one object per interface.
 fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, NodeError> {
     let mut all = Map::new();

@@ -377,7 +377,8 @@ impl FakeRuntime<'_> {
     }
 }
 
-/// What surface.md promises when DEL is answered: the name is free, and nobody answers for the addresses.
+/// What surface.md promises when DEL is answered: the name is free, and nobody answers for the addresses. Nor does IPv6
+/// go by the interface any more.
 fn silence(ifname: &str) -> Result<Value, NodeError> {
     let interfaces = observe::interfaces()?;
     let speaking: Vec<&String> = interfaces
@@ -388,7 +389,8 @@ fn silence(ifname: &str) -> Result<Value, NodeError> {
         })
         .collect();
     let name: Vec<&str> = interfaces.contains_key(ifname).then_some(ifname).into_iter().collect();
-    Ok(json!({"the name is held": name, "addresses": speaking}))
+    let routes = observe::ipv6_routes();
+    Ok(json!({"the name is held": name, "addresses": speaking, "IPv6 routes": routes}))
 }
 
 /// The configuration with one more key, inserted as text behind the opening brace.

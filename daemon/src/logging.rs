@@ -1,4 +1,5 @@
-//! The log: one line per event on standard error, for a person or for a program.
+//! The log: one line per event on standard error, for a person or for a program. Whatever words of others an event repeats, they never
+//! begin a line of their own.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,7 +8,10 @@ use fairlead_kube::PodRef;
 use tracing::span::EnteredSpan;
 use tracing::{Event, Subscriber, error_span};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
@@ -85,11 +89,49 @@ impl<S: Subscriber> Layer<S> for SpansOfPods {
     }
 }
 
+/// Escapes the control characters of an event's text, but for the end of its line: what an executed program has said could look like lines
+/// of ours.
+struct OneLine<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for OneLine<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut text = String::new();
+        self.0.format_event(context, Writer::new(&mut text), event)?;
+        for character in text.strip_suffix('\n').unwrap_or(&text).chars() {
+            match character.is_control() {
+                true => write!(writer, "{}", character.escape_debug())?,
+                false => writer.write_char(character)?,
+            }
+        }
+        writer.write_char('\n')
+    }
+}
+
+/// Lines for a person.
+pub(crate) fn text_lines<S, W>(writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let format = OneLine(Format::default().with_target(false));
+    fmt::layer().event_format(format).with_ansi(false).with_writer(writer).boxed()
+}
+
 /// Begins to log; does nothing in a process that logs already.
 pub(crate) fn begin(level: LogLevel, format: LogFormat) -> Level {
     let (level, handle) = reload::Layer::new(filter(level));
     let lines = match format {
-        LogFormat::Text => fmt::layer().with_target(false).with_ansi(false).with_writer(io::stderr).boxed(),
+        LogFormat::Text => text_lines(io::stderr),
         LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
     };
     let _ = tracing_subscriber::registry().with(level).with(lines).with(SpansOfPods).try_init();

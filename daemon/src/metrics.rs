@@ -292,7 +292,8 @@ pub struct Node {
     pub settings_refused: Gauge,
     /// Files of the conf dir that are refused at the moment.
     pub networks_refused: Gauge,
-    /// 1 while the runtime takes another configuration than ours, although ours is to be installed.
+    /// 1 while the runtime takes another configuration than ours, although ours is to be installed, and while it would find no executable
+    /// for ours.
     pub network_displaced: Gauge,
     /// Duplicate addresses that were seen on the wire.
     pub conflicts: Counter,
@@ -316,7 +317,7 @@ impl Node {
         );
         exposition.register(
             "network_displaced",
-            "1 while the runtime takes another configuration",
+            "1 while the runtime takes another configuration, or finds no executable for ours",
             node.network_displaced.clone(),
         );
         exposition.register("conflicts", "Duplicate addresses seen", node.conflicts.clone());

@@ -18,14 +18,14 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-pub(crate) use self::first_in_conf_dir::renamed_copies;
 use self::first_in_conf_dir::{Contest, must_be_first};
+pub(crate) use self::first_in_conf_dir::{conflist_without_executable, renamed_copies};
 use self::multus_settings::MultusSettings;
 use self::node_network::NodeNetwork;
 pub(crate) use self::node_network::{SeenNetwork, cluster_network_of};
 use self::state_file::{LEFT, Remembered};
 use crate::call::ChangeOver;
-use crate::conf_dir::Networks;
+use crate::conf_dir::{Directories, Networks};
 use crate::engine::OWN_TYPE;
 use crate::metrics::Node;
 use crate::plugin_installation::{self, InstallError, InstallOutcome, OWN_NAME};
@@ -111,6 +111,15 @@ pub(crate) enum NodeInstallationError {
     NotFirst {
         /// That file.
         first: PathBuf,
+    },
+    /// Our configuration is there, and not the executable that it names.
+    #[error(
+        "{file} names {OWN_NAME}, which is in no plugin directory: no pod of this node starts; `install: {{cni: present}}` puts it there, \
+         `install: {{cni: absent}}` takes that file away; or remove the file", file = .file.display()
+    )]
+    NoExecutable {
+        /// Our configuration.
+        file: PathBuf,
     },
     /// Another program has taken our configuration away again.
     #[error(
@@ -216,13 +225,17 @@ impl NodeInstallation {
 
     /// Brings the node to what is wanted (`None`: it stays as it is), and tells how it stands then.
     fn bring_to(&self, wanted: Option<&Installation>) {
-        let conf_dir = &self.networks.directories().conf;
+        let Directories { conf: conf_dir, plugins } = self.networks.directories();
         let done = wanted.map_or_else(|| Ok(Changes::default()), |wanted| self.carry_out(wanted));
         // Also where that came to nothing: pods get what the runtime takes meanwhile.
         let in_force = match wanted.map(|wanted| wanted.cni) {
             Some(Presence::Present) => must_be_first(conf_dir),
             Some(Presence::Absent) | None => Ok(()),
         };
+        let in_force = in_force.and_then(|()| match conflist_without_executable(conf_dir, plugins) {
+            Some(file) => Err(NodeInstallationError::NoExecutable { file }),
+            None => Ok(()),
+        });
         self.metrics.network_displaced.set(i64::from(in_force.is_err()));
         self.log(&done.and_then(|changes| in_force.map(|()| changes)));
         let failing = Some(self.told.lock().clone()).filter(|reason| !reason.is_empty());

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fairlead_host::files::text_of;
+use fairlead_sriov::ResourcePrefix;
 use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
@@ -271,6 +272,8 @@ pub struct Settings {
     /// once.
     #[serde(deserialize_with = "optional_absolute_path")]
     pub device_plugin_config: Option<PathBuf>,
+    /// The device plugin's `--resource-prefix`, for the resources of that file without a prefix of their own. In force at once.
+    pub device_plugin_resource_prefix: ResourcePrefix,
     /// The content of that file, or why it can't be read.
     #[serde(skip)]
     pub device_plugin: Option<Result<String, String>>,
@@ -318,6 +321,7 @@ impl Default for Settings {
             install: None,
             metrics: None,
             device_plugin_config: None,
+            device_plugin_resource_prefix: ResourcePrefix::default(),
             device_plugin: None,
             unread: false,
         }
@@ -327,9 +331,10 @@ impl Default for Settings {
 impl From<&Settings> for PoolsConfiguration {
     fn from(settings: &Settings) -> PoolsConfiguration {
         let file = settings.device_plugin_config.clone().zip(settings.device_plugin.clone());
+        let prefix = settings.device_plugin_resource_prefix.clone();
         PoolsConfiguration {
             pools: settings.pools.clone(),
-            device_plugin: file.map(|(path, text)| DevicePluginFile { path, text }),
+            device_plugin: file.map(|(path, text)| DevicePluginFile { path, text, prefix }),
             unreadable: settings.unread,
         }
     }

@@ -9,7 +9,7 @@
 
 mod retry;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::CniError;
 use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
+use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
 use fairlead_host::record_content::{Content, ReadFile, UnreadRecord};
 use fairlead_host::time_limit::within;
@@ -38,6 +39,10 @@ pub const UNREADABLE: &str = "unreadable";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// So long one entry is waited for before the next is begun.
 const ONE_ENTRY: Duration = Duration::from_secs(2);
+/// Between two attempts at the lock: short at first, since executables hold it for milliseconds.
+const LOCK_PAUSES: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10));
+/// A lock that is missed for so long is told of, and then ever more seldom.
+const LOCK_TELLS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
 
 /// Why the spool can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -110,9 +115,29 @@ pub fn lock(state_dir: &Path, node: Node) -> Result<Locked, SpoolError> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(failed(&path, "made"))?;
-    // Exclusive: executables hold it shared while they write an entry.
-    file.lock().map_err(failed(&path, "locked"))?;
+    wait_for_lock(&file, &path).map_err(failed(&path, "locked"))?;
     Ok(Locked { directory, _lock: file, node, read: read_bounded })
+}
+
+/// Takes the lock, exclusively: executables hold it shared while they write an entry. It is waited for without limit, since what they
+/// answer with success must be read. One that is stopped keeps it, so the log says what the start waits for.
+fn wait_for_lock(file: &File, path: &Path) -> io::Result<()> {
+    let (mut pauses, mut tells) = (LOCK_PAUSES.start(), LOCK_TELLS.start());
+    let begun = Instant::now();
+    let mut tell_at = begun + tells.failed();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(source)) => return Err(source),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if Instant::now() >= tell_at {
+            tell_at += tells.failed();
+            warn!(lock = %path.display(), waited_s = begun.elapsed().as_secs(),
+                "the start waits for an executable that holds the spool's lock: find it with lslocks, and continue or kill it");
+        }
+        std::thread::sleep(pauses.failed());
+    }
 }
 
 impl Locked {

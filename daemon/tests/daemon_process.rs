@@ -6,14 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::channel;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use fairlead_cni::spool::{DIRECTORY, EntryName, serialise};
+use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, serialise};
 use fairlead_cni::wire;
 use fairlead_daemon::metrics::{Calls, Exposition};
 use fairlead_host::topology::CpuList;
@@ -339,6 +340,35 @@ fn x02_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start
         |what: &str| findings.as_array().unwrap().iter().find(|f| f["about"] == what).unwrap().clone();
     assert_eq!((&about("daemon")["verdict"], &about("spool")["verdict"]), (&json!("good"), &json!("wrong")));
     assert!(about("spool")["seen"].as_str().unwrap().contains("unreadable/"));
+}
+
+#[test]
+fn x02_a_start_that_an_executable_keeps_from_the_spool_says_so_and_is_ready_when_it_lets_go() {
+    let node = Node::new();
+    let spool = node.path("state").join(DIRECTORY);
+    fs::create_dir_all(&spool).unwrap();
+    // As an executable holds it that is stopped while it writes.
+    let lock = fs::File::create(spool.join(LOCK_FILE)).unwrap();
+    lock.lock_shared().unwrap();
+    let mut daemon = node.run();
+    let (sender, lines) = channel();
+    let log = BufReader::new(daemon.0.stderr.take().unwrap()).lines();
+    let reader = thread::spawn(move || log.map_while(Result::ok).all(|line| sender.send(line).is_ok()));
+    let told = loop {
+        // Without one the start waits, and nobody knows for what.
+        let line = lines.recv_timeout(Duration::from_secs(20)).unwrap();
+        if line.contains("holds the spool's lock") {
+            break line;
+        }
+    };
+    for part in [&*spool.join(LOCK_FILE).display().to_string(), "lslocks"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(node.try_get("/readyz").is_none(), "it listens before it has read the spool");
+    drop(lock);
+    until("it is ready", || node.try_get("/readyz").is_some_and(|answer| answer.status == 200));
+    drop(daemon);
+    reader.join().unwrap();
 }
 
 #[test]

@@ -208,3 +208,56 @@ fn the_charts_schema_judges_what_a_nodes_network_and_metrics_depend_on_as_the_da
     assert_eq!(config["logFormat"]["enum"], json!([LogFormat::Text, LogFormat::Json]));
     assert_eq!(config["install"]["properties"]["cni"]["enum"], json!([Presence::Present, Presence::Absent]));
 }
+
+#[test]
+fn the_chart_takes_every_option_of_the_switch_but_those_of_its_manifest() {
+    let taken = [
+        ("--cpus", "2,4-5"),
+        ("--polling", "always"),
+        ("--port-memory", "128"),
+        ("--guest-memory", "1024"),
+        ("--storm-frames", "20000"),
+        ("--log-level", "debug"),
+    ];
+    let program = Path::new(env!("CARGO_BIN_EXE_fairleadd")).with_file_name("fairlead-vswitch");
+    assert!(
+        program.exists(),
+        "{} is missing; make it with: cargo build -p fairlead-vhost",
+        program.display()
+    );
+    let out = Command::new(program).args(["run", "--help"]).output().unwrap();
+    let help = String::from_utf8(out.stdout).unwrap();
+    let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let options: BTreeSet<&str> =
+        lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--"))).collect();
+    let of_manifest = ["--socket", "--user", "--help"];
+    assert_eq!(options, taken.iter().map(|(option, _)| *option).chain(of_manifest).collect::<BTreeSet<_>>());
+    let schema = yaml("deploy/helm/fairlead/values.schema.json");
+    let args = &schema["properties"]["vswitch"]["properties"]["args"];
+    let pattern = args["items"]["pattern"].as_str().unwrap();
+    let takes = |word: &str| {
+        let search = "import re, sys; sys.exit(not re.search(sys.argv[1], sys.argv[2]))";
+        Command::new("python3").args(["-c", search, pattern, word]).status().unwrap().success()
+    };
+    for (option, value) in taken {
+        assert!(takes(&format!("{option}={value}")), "{option}");
+        assert!(!takes(option), "{option} without a value");
+    }
+    for refused in ["--socket=/x", "--user=0:0", "--storm-frames=0"] {
+        assert!(!takes(refused), "{refused}");
+    }
+}
+
+#[test]
+fn the_charts_schema_refuses_an_empty_text_for_what_null_takes_out() {
+    let schema = yaml("deploy/helm/fairlead/values.schema.json");
+    let config = &schema["properties"]["config"]["properties"];
+    for key in ["devicePluginConfig", "kubeconfig"] {
+        assert_eq!(config[key], json!({ "type": ["string", "null"], "pattern": "^/" }), "{key}");
+    }
+    for key in ["delegateCgroup", "nodeName"] {
+        assert_eq!(config[key], json!({ "type": ["string", "null"], "minLength": 1 }), "{key}");
+    }
+    let notes = text("deploy/helm/fairlead/templates/NOTES.txt");
+    assert!(notes.contains(" --reset-then-reuse-values ") && !notes.contains(" --reuse-values"), "{notes}");
+}

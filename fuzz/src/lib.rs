@@ -24,7 +24,7 @@ use fairlead_kube::npwg::runtime_config::{of_network, with_cni_args};
 use fairlead_kube::npwg::{
     DEFAULT_NETWORK, InterfaceNames, LEGACY_NETWORKS, MAX_NETWORKS, NETWORKS, Requested, selections,
 };
-use fairlead_sriov::{DevicePluginConfig, Selectors};
+use fairlead_sriov::{DevicePluginConfig, ResourcePrefix, Selectors};
 
 /// A name, which is that of the corpus' directory, and its function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -112,7 +112,7 @@ pub fn journal(data: &[u8]) {
 /// A configuration file of the SR-IOV network device plugin. Selectors that were read are written and read again without loss.
 pub fn device_plugin(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(config) = DevicePluginConfig::read(text) else { return };
+    let Ok(config) = DevicePluginConfig::read(text, &ResourcePrefix::default()) else { return };
     for resource in config.resources {
         let written = serde_json::to_string(&resource.selectors).unwrap_or_default();
         let again = serde_json::from_str::<Selectors>(&written).ok();

@@ -26,7 +26,7 @@ pub enum IpamError {
         set: usize,
         /// Its ranges, as text.
         ranges: String,
-        /// Allocations in them.
+        /// Addresses of them that are had.
         in_use: usize,
         /// Addresses in them.
         size: u128,

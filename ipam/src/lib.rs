@@ -43,6 +43,9 @@ pub struct LeaseRequest<'a> {
     pub container_id: &'a str,
     /// The interface's name in the container (`CNI_IFNAME`).
     pub ifname: &'a str,
+    /// Addresses that somebody outside the directory has: none of them is chosen. Whether one that is asked for by its number may be had
+    /// is the caller's to say.
+    pub reserved: &'a [IpAddr],
 }
 
 /// Attachments that are on their way out: their addresses are free only when their links are really gone.

@@ -16,7 +16,7 @@ mod pod_resources;
 
 pub use device_plugin::{
     AllocationPolicy, AllocationRefused, Device, DeviceAccess, DevicePluginError, DevicePlugins, Devices,
-    Health, RdmaAccess, VfioGroup, VhostUserSocket, WatchedDevices, watched,
+    Health, RdmaAccess, VfioGroup, VhostUserSocket, WatchedDevices, device_info_path, watched,
 };
 pub use kubelet_dir::KubeletDir;
 pub use next_device::{NoDevice, next_device};

@@ -39,6 +39,28 @@ id_taken() {
     [ $rc != 0 ] && [[ $told == *"VLAN id 100"* ]] || { echo "$rc $told"; return 1; }
 }
 
+mode_in() { ip -n "$1" -d link show dev net1 | grep -o 'mode l[23]s\?'; } # NETNS
+
+# The kernel would give both the mode of the second.
+mode_kept() {
+    local l2 l3 told rc=0
+    l2=$(on_master ipvlan '"mode":"l2"')
+    l3=$(on_master ipvlan '"mode":"l3"' 10.8.0.8/24)
+    ip netns add first
+    ip netns add second
+    plugin "$CNIBIN" ADD first "$l2" >"$NODE/answer"
+    told=$(plugin "$CNIBIN" ADD second "$l3") || rc=$?
+    mode_in first >"$NODE/kept"
+    plugin "$CNIBIN" DEL first "$l2"
+    plugin "$CNIBIN" ADD second "$l3" >"$NODE/answer"
+    mode_in second >"$NODE/then"
+    plugin "$CNIBIN" DEL second "$l3"
+    ip netns del first
+    ip netns del second
+    [ $rc != 0 ] && [[ $told == *"container first"* ]] || { echo "$rc $told"; return 1; }
+    [ "$(cat "$NODE/kept" "$NODE/then")" = $'mode l2\nmode l3' ] || { cat "$NODE/kept" "$NODE/then"; return 1; }
+}
+
 ! ours || it "the daemon starts and is ready" daemon_start
 it "ipvlan l2 is as the reference makes it" \
     same_as_reference "$(on_master ipvlan '"mode":"l2"')" reaches 10.8.0.1
@@ -46,6 +68,7 @@ for mode in l3 l3s; do
     it "ipvlan $mode is as the reference makes it" \
         same_as_reference "$(on_master ipvlan "\"mode\":\"$mode\"")" reaches_routed
 done
+! ours || it "an ipvlan in another mode than another pod's on its master is refused, and changes nothing" mode_kept
 it "vlan 100 is as the reference makes it" on_the_vlan
 ! ours || it "x14 a VLAN id that another interface of the master has is named as such" id_taken
 it "macvlan passthru is as the reference makes it" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Uplinks of the switch on interfaces that the build machine has not: a VLAN's interface, a bond, a NIC (igb) and a VF (igbvf). At the other end
-# an ordinary kernel's stack pings a DPDK application; afterwards the interface is the kernel's own, which pings back.
+# an ordinary kernel's stack pings a DPDK application, and sends TCP in bulk; afterwards the interface is the kernel's own, which pings back.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 . "$ROOT/tests/dpdk_pods.sh"
@@ -25,10 +25,13 @@ settings_of() { # INTERFACE
     ethtool -k "$1" | grep -E '^(rx|tx)-vlan-offload'
 }
 
-# frames INTERFACE FAR-NETNS MODE [KEYS]: ARP and pings of several sizes between the pod and the far stack.
+# frames INTERFACE FAR-NETNS MODE [KEYS]: ARP and pings of several sizes between the pod and the far stack. LOWER is the link below by which
+# the frames come, if there is one: a download over it comes as it was sent.
 frames() {
-    local interface=$1 far=$2 mode=$3 pod=of-${1/./-} before bytes n
+    local interface=$1 far=$2 mode=$3 pod=of-${1/./-} before bytes n merges
     before=$(settings_of "$interface")
+    [ -z "${LOWER:-}" ] || merge_below
+    merges=$([ -z "${LOWER:-}" ] || ethtool -k "$LOWER")
     add "$pod" "$pod" client ",\"master\":\"$interface\"${4:-}"
     "$DIST/fairleadd" vswitch ports | tee /dev/stderr | grep -E "^$interface .*$mode"
     FORWARD=icmpecho application "$pod" 0 02:00:00:00:00:01
@@ -37,14 +40,66 @@ frames() {
     for bytes in 1 56 1400; do answered "$far" 10 0.1 $bytes $POD; done
     # Other addresses are other flows, which a NIC puts into other queues.
     for n in {1..8}; do eventually 10 ping_from $n "$far"; done
+    [ -z "${LOWER:-}" ] || download "$pod" "$far"
     check "$pod"
     equal "frames of $interface that the kernel had no room for" "$(the_uplink "$pod" | jq .lost_frames)" 0
     pods_end "$pod"
     equal "uplinks" "$(the_uplink "$pod")" null
     equal "the settings of $interface" "$(settings_of "$interface")" "$before"
+    if [ -n "${LOWER:-}" ]; then
+        equal "the features of $LOWER" "$(ethtool -k "$LOWER")" "$merges"
+        echo 0 >"/sys/class/net/$LOWER/gro_flush_timeout"
+    fi
     ip address add $HOST/24 dev "$interface"
     ping_of_host "$interface"
     ip address del $HOST/24 dev "$interface"
+}
+# What comes within a tick is merged, in however many polls it comes.
+merge_below() {
+    ethtool -K "$LOWER" gro on
+    echo 20000000 >"/sys/class/net/$LOWER/gro_flush_timeout"
+    ethtool -k "$LOWER" | grep '^generic-receive-offload: on'
+}
+download() { # POD FAR-NETNS
+    local before
+    ethtool -k "$LOWER" | grep '^generic-receive-offload: off'
+    before=$(came "$1")
+    segments "$2" "$(mac_of "$1")" 400
+    eventually 20 more_came "$1" $((before + 399)) || { the_uplink "$1"; return 1; }
+    equal "frames that were too long" "$(the_uplink "$1" | jq '.counters.from_guest_drops.length // 0')" 0
+}
+came() { the_uplink "$1" | jq .counters.from_guest_frames; } # POD
+more_came() { [ "$(came "$1")" -gt "$2" ]; }                  # POD FRAMES
+
+# segments NETNS MAC COUNT: so many TCP segments of one flow to the pod's address, each whole and with its checksums, as fast as they go.
+segments() {
+    ip netns exec "$1" python3 -c '
+import socket, struct, sys
+
+link, mac, count, source, target = sys.argv[1:]
+mac, source, target = bytes.fromhex(mac.replace(":", "")), socket.inet_aton(source), socket.inet_aton(target)
+payload = bytes(1400)
+
+def checksum(data):
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+
+def frame(n):
+    tcp = struct.pack("!HHIIBBHHH", 5001, 5002, 1 + n * len(payload), 1, 0x50, 0x10, 0xffff, 0, 0)
+    length = len(tcp) + len(payload)
+    total = checksum(source + target + struct.pack("!HH", 6, length) + tcp + payload)
+    tcp = tcp[:16] + struct.pack("!H", total) + tcp[18:]
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + length, n, 0x4000, 64, 6, 0) + source + target
+    ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
+    return mac + wire.getsockname()[4] + b"\x08\x00" + ip + tcp + payload
+
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+wire.bind((link, 0))
+for frame in [frame(n) for n in range(int(count))]:
+    wire.send(frame)
+' "$(ip -n "$1" -j route get $POD | jq -r '.[0].dev')" "$2" "$3" $FAR $POD
 }
 ping_from() { ip netns exec "$2" busybox ping -c 1 -W 5 -q -I 10.8.0.1$1 $POD; } # NUMBER NETNS
 ping_of_host() { eventually 20 busybox ping -c 1 -W 5 -q -I "$1" $FAR; } # INTERFACE
@@ -70,7 +125,7 @@ vlan_of_a_veth() {
     ip -n far link add link far0 name far0.5 type vlan id 5
     far_addresses far far0.5
     ip -n far link set far0.5 up
-    frames up0.5 far generic
+    LOWER=up0 frames up0.5 far generic
     far_end
 }
 
@@ -81,7 +136,7 @@ bond() { # PORT FAR-NETNS
     ip link set "$1" master bond0
     ip link set bond0 up
     eventually 10 linked "" bond0
-    frames bond0 "$2" generic
+    LOWER=$1 frames bond0 "$2" generic
     ip link del bond0
 }
 
@@ -105,7 +160,7 @@ vlan_of_a_bond() {
     eventually 10 linked "" bond0
     ip link add link bond0 name bond0.5 type vlan id 5
     ip link set bond0.5 up
-    frames bond0.5 far generic
+    LOWER=up0 frames bond0.5 far generic
     ip link del bond0
     far_end
 }

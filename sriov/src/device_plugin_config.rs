@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{BadResourceName, PciAddr, Selectors, check_resource_name};
 
-/// What the device plugin puts before a resource's name unless its configuration says otherwise.
+/// The device plugin's default for `--resource-prefix`.
 const PREFIX: &str = "intel.com";
 /// The only kind of device that is served, and the default.
 const NET_DEVICE: &str = "netDevice";
@@ -35,6 +35,43 @@ const SELECTOR_KEYS: &[&str] = &[
     "ddpProfiles",
     "vdpaType",
 ];
+
+/// What the device plugin puts before the name of a resource whose `resourcePrefix` the file does not give. It stands on the plugin's
+/// command line (`--resource-prefix`) and not in its file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ResourcePrefix(String);
+
+/// A prefix under which kubelet takes no resource.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no prefix of a resource's name that kubelet takes: give a domain in small letters, as openshift.io"
+)]
+pub struct BadResourcePrefix(String);
+
+impl Default for ResourcePrefix {
+    fn default() -> ResourcePrefix {
+        ResourcePrefix(PREFIX.to_owned())
+    }
+}
+
+impl TryFrom<String> for ResourcePrefix {
+    type Error = BadResourcePrefix;
+
+    fn try_from(prefix: String) -> Result<ResourcePrefix, BadResourcePrefix> {
+        // Any name behind it will do: it is the prefix that is judged.
+        match check_resource_name(&format!("{prefix}/vf")) {
+            Ok(()) => Ok(ResourcePrefix(prefix)),
+            Err(_) => Err(BadResourcePrefix(prefix)),
+        }
+    }
+}
+
+impl From<ResourcePrefix> for String {
+    fn from(prefix: ResourcePrefix) -> String {
+        prefix.0
+    }
+}
 
 /// What a configuration file says.
 #[derive(Debug, Default)]
@@ -128,8 +165,8 @@ struct Written {
 }
 
 impl DevicePluginConfig {
-    /// Reads the text of a file.
-    pub fn read(text: &str) -> Result<DevicePluginConfig, DevicePluginConfigError> {
+    /// Reads the text of a file. `prefix`: of the resources that have none of their own.
+    pub fn read(text: &str, prefix: &ResourcePrefix) -> Result<DevicePluginConfig, DevicePluginConfigError> {
         let mut file = known(serde_json::from_str(text)?, &["resourceList"]);
         let Some(Value::Array(list)) = file.get_mut("resourceList").map(Value::take) else {
             return Err(DevicePluginConfigError::NoList);
@@ -140,7 +177,7 @@ impl DevicePluginConfig {
             let written = known(written, RESOURCE_KEYS);
             // Taken before the rest is read: a resource that cannot be read is still reported by its name.
             let name = written["resourceName"].as_str().unwrap_or_default().to_owned();
-            match resource(written) {
+            match resource(written, prefix) {
                 Ok(resource) if names.insert(resource.name.clone()) => config.resources.push(resource),
                 Ok(resource) => {
                     config.refused.push(RefusedResource { name: resource.name, reason: Refusal::Twice });
@@ -152,7 +189,7 @@ impl DevicePluginConfig {
     }
 }
 
-fn resource(mut written: Value) -> Result<Resource, Refusal> {
+fn resource(mut written: Value, default_prefix: &ResourcePrefix) -> Result<Resource, Refusal> {
     let kind = written["deviceType"].as_str().unwrap_or_default();
     if ![NET_DEVICE, ""].contains(&kind) {
         return Err(Refusal::DeviceType(kind.to_owned()));
@@ -171,7 +208,7 @@ fn resource(mut written: Value) -> Result<Resource, Refusal> {
     }
     // The device plugin takes an empty prefix for none.
     let prefix = Some(written.resource_prefix).filter(|prefix| !prefix.is_empty());
-    let name = format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX));
+    let name = format!("{}/{name}", prefix.as_deref().unwrap_or(&default_prefix.0));
     check_resource_name(&name)?;
     let selectors = written.selectors.ok_or(Refusal::NoSelectors)?;
     if let Some(why) = selectors.why_unserved() {

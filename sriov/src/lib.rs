@@ -30,7 +30,8 @@ pub mod wait_out_reset;
 pub use address::{BadPciAddr, PciAddr};
 pub use admin::{Administrator, SettingError};
 pub use device_plugin_config::{
-    DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource,
+    BadResourcePrefix, DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource,
+    ResourcePrefix,
 };
 pub use fairlead_host::VFIO_PCI;
 pub use inventory::{

@@ -50,6 +50,9 @@ pub(super) fn rows() -> Vec<Case> {
         Case::new("macvlan with a prevResult that it does not read", "macvlan", &macvlan("1.0.0"))
             .after(&json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth7", "sandbox": "/x"}],
                 "ips": [{"address": "10.8.8.8/24", "interface": 0}]})),
+        Case::new("macvlan with a prevResult of an interface beyond its list", "macvlan", &macvlan("1.0.0"))
+            .after(&json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth7", "sandbox": "/x"}],
+                "ips": [{"address": "10.8.8.8/24", "interface": 5}]})),
         Case::new(
             "host-device, tuning",
             "host-device",

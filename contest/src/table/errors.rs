@@ -58,6 +58,9 @@ pub(super) fn rows() -> Vec<Case> {
         Case::new("interface name with a slash", "macvlan", &network("macvlan", &json!({})))
             .ifname("a/b")
             .fails(),
+        Case::new("interface name with %d", "macvlan", &network("macvlan", &json!({})))
+            .ifname("net%d")
+            .fails(),
         Case::new(
             "linkInContainer, master on the node",
             "macvlan",

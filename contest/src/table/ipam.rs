@@ -170,6 +170,10 @@ fn routes() -> Vec<Case> {
             {"dst": "172.16.0.0/12"}]}),
         ),
         host(
+            "a default route with gw 0.0.0.0",
+            json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "0.0.0.0/0", "gw": "0.0.0.0"}]}),
+        ),
+        host(
             "a route with host bits",
             json!({"subnet": "10.1.2.0/24",
             "routes": [{"dst": "192.168.7.7/16"}]}),

@@ -354,6 +354,13 @@ pub(super) struct UninstallArgs {
     pub(super) force: bool,
 }
 
+impl UninstallArgs {
+    /// The paths of the daemon that runs here; the usual ones where none answers.
+    pub(super) fn paths(&self) -> NodePaths {
+        doctor::paths_in_use(typed_or_usual(&self.run_dir, None, None, None), TypedPaths::default())
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// The run directory of the daemon, which is asked for what is not named here.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::arguments::{InstallArgs, UninstallArgs};
 use super::uninstall_check::{self, StillNeeded};
 use super::{CliError, table};
-use crate::plugin_installation;
+use crate::plugin_installation::{self, OWN_NAME};
 
 pub(super) fn install(args: InstallArgs) -> Result<(), CliError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fairlead"));
@@ -21,17 +21,20 @@ pub(super) fn install(args: InstallArgs) -> Result<(), CliError> {
 }
 
 pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
+    let paths = args.paths();
     let names = match args.names.is_empty() {
         true => plugin_installation::names_with_our_files(&args.bin_dir),
         false => args.names,
     };
-    let kept_by = uninstall_check::kept_by(&args.run_dir, &args.bin_dir, &names);
-    match kept_by {
-        Some(config) if args.force => table::print(&format!(
-            "{config} says `install: {{cni: present}}`: the daemon puts {} back within seconds, unless it says `absent` there\n",
-            plugin_installation::OWN_NAME
+    match uninstall_check::needed_by_node(&paths, &args.bin_dir, &names) {
+        Some(StillNeeded::Wanted { config }) if args.force => table::print(&format!(
+            "{config} says `install: {{cni: present}}`: the daemon puts {OWN_NAME} back within seconds, unless it says `absent` there\n"
         ))?,
-        Some(config) => return Err(StillNeeded::Wanted { config }.into()),
+        Some(StillNeeded::Named { file }) if args.force => table::print(&format!(
+            "{} names {OWN_NAME}: no pod of this node starts before that file is removed, or {OWN_NAME} is back\n",
+            file.display()
+        ))?,
+        Some(why) => return Err(why.into()),
         None => {}
     }
     if !args.force {

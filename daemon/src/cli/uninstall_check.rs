@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::table::rows;
 use crate::conf_dir::Directories;
 use crate::engine::attachment_request::OWN_TYPE;
+use crate::node_installation::conflist_without_executable;
+use crate::node_paths::NodePaths;
 use crate::operator_client::{ClientError, get};
 use crate::plugin_installation::OWN_NAME;
 use crate::run_dir::SOCKET;
@@ -27,6 +29,15 @@ pub enum StillNeeded {
     Wanted {
         /// The daemon's configuration.
         config: String,
+    },
+    /// The runtime would look for it.
+    #[error(
+        "nothing was uninstalled: {file} names {OWN_NAME}, so no pod of this node would start; with `install: {{cni: absent}}` in its configuration a \
+         running daemon takes both away, or remove that file first; or --force", file = .file.display()
+    )]
+    Named {
+        /// Our configuration in the conf dir.
+        file: PathBuf,
     },
     /// Pods have interfaces of these types.
     #[error(
@@ -50,18 +61,25 @@ pub enum StillNeeded {
     },
 }
 
-/// The configuration by which the daemon keeps the executable in this directory; `None`: it does not, or nobody can tell.
-pub(super) fn kept_by(run_dir: &Path, bin_dir: &Path, names: &[String]) -> Option<String> {
+/// Why the executable under its own name has to stay in this directory, whoever has interfaces by it; `None`: it does not, or is not one of
+/// the names. `paths`: those of the daemon that runs here, else the usual ones.
+pub(super) fn needed_by_node(paths: &NodePaths, bin_dir: &Path, names: &[String]) -> Option<StillNeeded> {
     if !names.iter().any(|name| name == OWN_NAME) {
         return None;
     }
-    let status = get(&run_dir.join(SOCKET), "/v1/status").ok()?;
-    let daemon = &status["daemon"];
-    let host_root = Path::new(daemon["hostRoot"].as_str()?);
-    let directories = Directories::new(host_root, None, daemon["pluginDir"].as_str());
-    let is_kept = daemon["settings"]["install"]["cni"] == "present"
-        && directories.plugins.first().is_some_and(|directory| directory == bin_dir);
-    is_kept.then(|| daemon["config"].as_str().unwrap_or("the daemon's configuration").to_owned())
+    let Directories { conf, plugins } =
+        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
+    if plugins.first().is_some_and(|directory| directory == bin_dir) && is_wanted(&paths.run_dir) {
+        return Some(StillNeeded::Wanted { config: paths.config.display().to_string() });
+    }
+    let others: Vec<PathBuf> = plugins.into_iter().filter(|directory| directory != bin_dir).collect();
+    conflist_without_executable(&conf, &others).map(|file| StillNeeded::Named { file })
+}
+
+/// Whether a daemon runs here that is to keep the executable on the node.
+fn is_wanted(run_dir: &Path) -> bool {
+    let status = get(&run_dir.join(SOCKET), "/v1/status");
+    status.is_ok_and(|status| status["daemon"]["settings"]["install"]["cni"] == "present")
 }
 
 /// Refuses where an attachment of one of these types is on record.

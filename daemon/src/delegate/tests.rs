@@ -5,9 +5,12 @@ use std::io;
 use std::time::Instant;
 
 use fairlead_cni::{Code, avoid_containerd_phrases};
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::SubscriberExt;
 
 use super::error::SHOWN;
 use super::*;
+use crate::logging::text_lines;
 
 /// A directory of plugins.
 struct Plugins(TempDir);
@@ -291,6 +294,27 @@ fn no_del_error_contains_the_words_that_containerd_takes_for_success() {
         assert!(!told.contains("not found") && !told.contains("no such file or directory"), "{told}");
     }
     assert_eq!(avoid_containerd_phrases("not not found found"), "not absent found");
+}
+
+#[test]
+fn whatever_a_plugin_says_it_begins_no_line_of_the_log() {
+    let plugins = Plugins::new();
+    let forged = "2026-01-01T00:00:00.000000Z ERROR the node is lost";
+    let says = format!(r#"{{"code":107,"msg":"no\n{forged}","details":"a\r{forged}"}}"#);
+    plugins.script("p", &format!("printf 'gone\\n{forged}\\n' >&2; printf %s '{says}'; exit 1"));
+    let error = plugins.cni_error(Command::Add, "p");
+    assert_eq!(error.msg.lines().count(), 3, "the caller is told what was said: {error}");
+    let file = plugins.0.path().join("log");
+    let lines = text_lines::<Registry, _>(File::create(&file).unwrap());
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+        let _pod = tracing::error_span!("pod", pod = %error.msg).entered();
+        tracing::warn!(%error, "an ADD is undone");
+        tracing::info!("an ADD was refused: {error}");
+    });
+    let log = fs::read_to_string(file).unwrap();
+    let levels: Vec<_> = log.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(levels, ["WARN", "INFO"], "{log}");
+    assert!(log.contains(r"no\n2026-01-01") && !log.contains('\r'), "{log}");
 }
 
 #[test]

@@ -6,8 +6,10 @@ use std::path::Path;
 use crate::conf_dir::Networks;
 use crate::finding::{Finding, good, less, wrong};
 use crate::node_installation::{
-    self, CONFLIST, cluster_network_of, displaced_by, possible_cluster_networks, renamed_copies,
+    self, CONFLIST, cluster_network_of, conflist_without_executable, displaced_by, possible_cluster_networks,
+    renamed_copies,
 };
+use crate::plugin_installation::OWN_NAME;
 use crate::settings::{Installation, Presence, Settings};
 
 const ABOUT: &str = "node network";
@@ -33,6 +35,14 @@ pub(super) fn findings(networks: &Networks, config: &Path) -> Vec<Finding> {
     if let Some(seen) = displaced_by(conf_dir) {
         let remedy = "rename that file, or remove it: the runtime takes the first by name";
         findings.push(wrong(ABOUT, seen, remedy));
+    }
+    if let Some(file) = conflist_without_executable(conf_dir, &networks.directories().plugins) {
+        let file = file.display();
+        findings.push(wrong(
+            ABOUT,
+            format!("{file} names {OWN_NAME}, which is in no plugin directory: no pod of this node starts"),
+            "`install: {cni: present}` has the daemon put it there, `absent` takes that file away; or remove the file",
+        ));
     }
     findings.extend(cluster_network(networks, config));
     findings
@@ -122,6 +132,7 @@ fn cluster_network(networks: &Networks, config: &Path) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
 
     use super::*;
     use crate::conf_dir::Directories;
@@ -129,11 +140,21 @@ mod tests {
     use crate::finding::Verdict;
     use crate::metrics::Node;
 
+    /// The conf dir of a node, and its plugin directory with our executable.
+    fn node_with_program(root: &Path) -> (PathBuf, PathBuf) {
+        let (net_d, bin) = (root.join("etc/cni/net.d"), root.join("opt/cni/bin"));
+        for directory in [&net_d, &bin] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        let program = bin.join(OWN_NAME);
+        fs::write(&program, "").unwrap();
+        (net_d, program)
+    }
+
     #[test]
     fn a_network_that_the_settings_name_and_that_is_not_there_is_told_with_what_pods_get_instead() {
         let dir = tempfile::tempdir().unwrap();
-        let net_d = dir.path().join("etc/cni/net.d");
-        fs::create_dir_all(&net_d).unwrap();
+        let (net_d, _) = node_with_program(dir.path());
         let config = dir.path().join("config.yaml");
         let told = || {
             let directories = Directories::new(dir.path(), None, None);
@@ -180,8 +201,7 @@ mod tests {
     #[test]
     fn what_comes_before_ours_what_renames_it_and_a_chosen_cluster_network_are_told() {
         let dir = tempfile::tempdir().unwrap();
-        let net_d = dir.path().join("etc/cni/net.d");
-        fs::create_dir_all(&net_d).unwrap();
+        let (net_d, program) = node_with_program(dir.path());
         let config = dir.path().join("config.yaml");
         let network = |file: &str, name: &str, plugin: &str| {
             let text = format!(r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{plugin}]}}"#);
@@ -196,6 +216,11 @@ mod tests {
         network(CONFLIST, "fairlead", r#"{"type":"fairlead","clusterNetwork":"calico"}"#);
         let found = told();
         assert!(found.len() == 1 && found[0].verdict == Verdict::Good, "{found:?}");
+        fs::remove_file(&program).unwrap();
+        let found = told();
+        assert_eq!((found.len(), found[0].verdict), (2, Verdict::Wrong), "{found:?}");
+        assert!(found[0].seen.contains("in no plugin directory") && !found[0].remedy.is_empty(), "{found:?}");
+        fs::write(&program, "").unwrap();
         network("87-podman-bridge.conflist", "podman", r#"{"type":"bridge"}"#);
         let found = told();
         assert_eq!(found[0].verdict, Verdict::Less, "{found:?}");

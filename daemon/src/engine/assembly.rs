@@ -166,6 +166,7 @@ impl<'a> Assembly<'a> {
             admin: Arc::clone(&admin),
             inventory: inventory.clone(),
             udev: paths.host_root.join("run/udev"),
+            dev: paths.host_root.join("dev"),
             metrics: inputs.pool_metrics.clone(),
             random: self.random(),
         };

@@ -14,6 +14,7 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
 use fairlead_cni::wire::{Command, Inode, Request, Spooled};
 use fairlead_cni::{CniError, Code, names};
+use fairlead_kube::Pod;
 use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::NumaPolicy;
 
@@ -101,6 +102,8 @@ pub(crate) struct AttachmentRequest<'a> {
     pub(crate) nested: bool,
     /// The pod's namespace, where this attachment shares it with the pod's others.
     pub(crate) visit: Option<&'a dyn PodVisit>,
+    /// The pod whose default network this is, where the watch has told what it asks for.
+    pub(crate) watched_pod: Option<Arc<Pod>>,
     /// The attachment of the pod's default network, with which this one is made.
     pub(crate) made_with: Option<u64>,
     /// The gateways that the pod wants its default routes to lead over, on this interface.
@@ -115,6 +118,8 @@ pub(crate) struct AttachmentRequest<'a> {
     pub(crate) numa: Option<NumaPolicy>,
     /// Its IPAM failed before it could take any address.
     pub(crate) no_address_taken: bool,
+    /// A network of a pod to which kubelet has given a device for it: the file in which its device plugin describes that.
+    pub(crate) device_plugin_file: Option<&'a str>,
     /// What kubelet has allocated to the pod, once it was asked.
     pub(crate) pod_resources: OnceCell<ResourcesOfPod>,
     /// What its pod asked for and has now: the cluster is told once the answer has left.
@@ -190,6 +195,9 @@ impl<'a> AttachmentRequest<'a> {
             names::container_id(sandbox.container)?;
             names::ifname(ifname)?;
         }
+        if command == Command::Add {
+            names::ifname_of_add(ifname)?;
+        }
         // A DEL may come without a namespace, because it is gone or was never made.
         if matches!(command, Command::Add | Command::Check) {
             netns(sandbox.netns)?;
@@ -204,6 +212,7 @@ impl<'a> AttachmentRequest<'a> {
             waiting,
             nested: false,
             visit: None,
+            watched_pod: None,
             made_with: None,
             default_gateways: &[],
             no_default_route: false,
@@ -211,6 +220,7 @@ impl<'a> AttachmentRequest<'a> {
             fallback_follows: false,
             numa: None,
             no_address_taken: false,
+            device_plugin_file: None,
             pod_resources: OnceCell::new(),
             pod_networks: None,
             timing,
@@ -220,6 +230,11 @@ impl<'a> AttachmentRequest<'a> {
     /// The name of the directory with the network's addresses.
     pub(crate) fn address_directory(&self) -> Cow<'_, str> {
         address_directory(&self.key.network, self.namespace.map(|namespace| &**namespace))
+    }
+
+    /// The file that describes the device of a pod's network, whether or not its plugins write one.
+    pub(crate) fn device_info(&self) -> Option<&str> {
+        self.device_plugin_file.and(self.conf.runtime.device_info_file.as_deref())
     }
 
     /// Leaves the pod's namespace, where it is shared: what comes now may wait, or enters one by itself.

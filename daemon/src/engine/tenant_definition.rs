@@ -46,6 +46,8 @@ pub(super) struct MadeWith<'a> {
     pub(super) visit: Option<&'a dyn PodVisit>,
     /// The pod wants its default route to lead over this network, by these gateways or by the configuration's own.
     pub(super) default_route: Option<&'a [IpAddr]>,
+    /// The file in which a device plugin describes its device.
+    pub(super) device_plugin_file: Option<&'a str>,
 }
 
 impl Engine {
@@ -117,12 +119,13 @@ impl Engine {
         let parsed = ParsedRequest::new(conf, namespace, sandbox.container, call.ifname, sandbox.args);
         let waiting = call.waiting.clone();
         let mut request = AttachmentRequest::of_definition(sandbox, call.ifname, &parsed.wanted, waiting)?;
-        if let Some(MadeWith { first, visit, default_route }) = made_with {
+        if let Some(MadeWith { first, visit, default_route, device_plugin_file }) = made_with {
             request.nested = true;
             request.made_with = Some(first);
             request.visit = visit;
             request.no_default_route = default_route.is_none();
             request.default_gateways = default_route.unwrap_or_default();
+            request.device_plugin_file = device_plugin_file;
         }
         match list {
             Some((list, of)) => self.add_list(&mut request, list, of, &|_, result| Ok(result)),

@@ -7,6 +7,7 @@ use fairlead_host::files::read_optional;
 
 use super::{CONFLIST, NodeInstallationError, own_plugin};
 use crate::conf_dir;
+use crate::plugin_installation::OWN_NAME;
 
 /// The endings of files that a runtime reads.
 const READ: [&str; 3] = ["conflist", "conf", "json"];
@@ -40,6 +41,14 @@ pub(super) fn must_be_first(conf_dir: &Path) -> Result<(), NodeInstallationError
 fn is_foreign(file: &Path) -> bool {
     let text = read_optional(file).ok().flatten();
     text.is_some_and(|text| own_plugin(&String::from_utf8_lossy(&text)).is_none())
+}
+
+/// Our configuration, where the runtime finds the executable that it names in none of these directories: no pod starts then.
+pub(crate) fn conflist_without_executable(conf_dir: &Path, plugins: &[PathBuf]) -> Option<PathBuf> {
+    let file = conf_dir.join(CONFLIST);
+    // The runtime takes any regular file for an executable.
+    let is_there = || plugins.iter().any(|directory| directory.join(OWN_NAME).is_file());
+    (file.is_file() && !is_foreign(&file) && !is_there()).then_some(file)
 }
 
 /// Copies of our configuration under a name by which no runtime reads it, as cilium makes them.

@@ -465,6 +465,29 @@ fn an_install_that_fails_is_told_and_counts_as_displaced_while_the_runtime_takes
 }
 
 #[test]
+fn our_configuration_without_its_executable_is_told_and_counts_as_displaced_whatever_is_wanted() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    let program = rig.dir.path().join("bin/fairlead");
+    fs::remove_file(&program).unwrap();
+    // `install` was taken out of the settings.
+    rig.node.bring_to(None);
+    assert_eq!(rig.node.metrics.network_displaced.get(), 1);
+    let told = rig.node.seen.lock().clone().unwrap().failing.unwrap();
+    for words in ["net.d/00-fairlead.conflist", "in no plugin directory", "install: {cni: absent}"] {
+        assert!(told.contains(words), "{told}");
+    }
+    let (is_displaced, seen) = rig.pass("{cni: present}");
+    assert!(!is_displaced && seen.failing.is_none() && program.exists(), "it is put back: {seen:?}");
+    for file in [&program, &rig.node.conflist()] {
+        fs::remove_file(file).unwrap();
+    }
+    rig.node.bring_to(None);
+    assert_eq!(rig.node.metrics.network_displaced.get(), 0, "nothing names it any more");
+}
+
+#[test]
 fn what_the_runtime_takes_is_told_until_the_node_is_left_and_also_where_somebody_else_has_written_it() {
     let rig = rig();
     rig.network("10-bridge.conflist", "pods", "bridge");

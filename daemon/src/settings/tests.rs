@@ -16,6 +16,7 @@ fn every_key_is_read() {
                 dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\nfunctionWait: 20s\n\
                 kubelet:\n  dir: /data/kubelet\n\
                 pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n\
+                devicePluginResourcePrefix: openshift.io\n\
                 install: {cni: present, clusterNetwork: pods}\n\
                 metrics: {listen: \"[::]:9808\", tls: {certFile: /t/tls.crt, keyFile: /t/tls.key}, tokenReview: true}\n";
     let expected = Settings {
@@ -33,6 +34,7 @@ fn every_key_is_read() {
         kubelet: Kubelet { dir: "/data/kubelet".into() },
         pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
         device_plugin_config: Some("/etc/pcidp/config.json".into()),
+        device_plugin_resource_prefix: "openshift.io".to_owned().try_into().unwrap(),
         install: Some(Installation {
             cni: Presence::Present,
             cluster_network: Some("pods".into()),
@@ -92,6 +94,13 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
         ("podWait: 0s\n", ":1: ", "an ADD fails unless its pod is known already: give one like 25s"),
         ("devicePluginConfig: pcidp/config.json\n", ":1: ", "\"pcidp/config.json\" is no absolute path"),
+        (
+            "del: early\ndevicePluginResourcePrefix: Openshift.io\n",
+            ":2: ",
+            "\"Openshift.io\" is no prefix of a resource's name that kubelet takes",
+        ),
+        ("devicePluginResourcePrefix: ''\n", ":1: ", "devicePluginResourcePrefix"),
+        ("devicePluginResourcePrefix: a.b/c\n", ":1: ", "give a domain in small letters"),
         ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
         ("kubelet:\n  root: /x\n", ":2: ", "root"),
         ("policy:\n  lendable: [\"ens1f*\"]\n", ":2: ", "\"ens1f*\" is no name of an interface"),

@@ -204,6 +204,18 @@ pub struct UplinkRecord {
     /// Its features, as [`fairlead_host::NetdevSettings::features`] has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<String>,
+    /// The links below it that merged frames, the upper ones first. Absent in records of 0.1.0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<LinkBelowRecord>,
+}
+
+/// A link by which an uplink gets its frames, as the device of a VLAN or a port of a bond, and which merged some of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkBelowRecord {
+    /// Its name.
+    pub interface: String,
+    /// The features by which it did, by ethtool's names: they are off while it is below an uplink.
+    pub features: Vec<String>,
 }
 
 impl VhostUserRecord {

@@ -31,8 +31,8 @@ use serde_json::Value;
 
 pub use journal::{Purpose, replay};
 pub use link_record::{
-    ConfigurationDataRecord, DriverState, LentAs, LinkRecord, MovedNetdev, UplinkRecord, VfRecord,
-    VhostUserRecord,
+    ConfigurationDataRecord, DriverState, LentAs, LinkBelowRecord, LinkRecord, MovedNetdev, UplinkRecord,
+    VfRecord, VhostUserRecord,
 };
 pub use newer::NewerAttachment;
 pub use opening::{Lost, Opened};
@@ -168,16 +168,18 @@ impl Store {
         payload: Vec<u8>,
         exact: bool,
     ) -> Result<Arc<Attachment>, StoreError> {
+        // Only an ADD begins something. What comes back, mostly to be removed, goes on record with the reserve, too.
+        let purpose = if attachment.phase == Phase::Adding { Purpose::Begin } else { Purpose::Finish };
         let mut state = self.lock();
         // On record first: memory must not hold an attachment that a restart would not know.
-        self.append(&mut state, &[&payload], Purpose::Begin)?;
+        self.append(&mut state, &[&payload], purpose)?;
         state.texts.share(&mut attachment);
         let attachment = Arc::new(attachment);
         if !exact {
             state.verbatim.insert(attachment.id, vec![payload]);
         }
         // One that comes back from an earlier boot has its number of then.
-        state.next = state.next.max(attachment.id.saturating_add(1));
+        state.pass_over_number(attachment.id);
         state.by_key.insert(attachment.key.clone(), attachment.id);
         if attachment.uplink().is_some() {
             state.with_uplink.insert(attachment.id);
@@ -187,11 +189,24 @@ impl Store {
     }
 
     fn change(&self, id: u64, entry: &Entry) -> Result<(), StoreError> {
+        self.change_if(id, entry, |_| true).map(drop)
+    }
+
+    /// Makes the change if `fits` says so of the attachment as it is by then; answers whether it has.
+    fn change_if(
+        &self,
+        id: u64,
+        entry: &Entry,
+        fits: impl FnOnce(Option<&Attachment>) -> bool,
+    ) -> Result<bool, StoreError> {
         let payload = encode(entry)?;
         let mut state = self.lock();
+        if !fits(state.live.get(&id).map(Arc::as_ref)) {
+            return Ok(false);
+        }
         self.append(&mut state, &[&payload], Purpose::Finish)?;
         state.apply(id, entry, payload);
-        Ok(())
+        Ok(true)
     }
 
     /// Puts the commits of an ADD on record, all or none: a pod has all of its networks, or none. From here on the ADD is never undone.
@@ -234,6 +249,13 @@ impl Store {
     pub fn enter(&self, id: u64, phase: Phase) -> Result<(), StoreError> {
         let at = (phase == Phase::Removing).then(seconds_since_epoch);
         self.change(id, &Entry::Phase { id, phase, at })
+    }
+
+    /// Puts on record that an attachment is about to be removed, if it is attached by then; answers whether that was so. For callers
+    /// that have not locked the container: a DEL may have come first, and what it has silenced must not be found again.
+    pub fn begin_removal_if_attached(&self, id: u64) -> Result<bool, StoreError> {
+        let entry = Entry::Phase { id, phase: Phase::Removing, at: Some(seconds_since_epoch()) };
+        self.change_if(id, &entry, |known| known.is_some_and(|known| known.phase == Phase::Attached))
     }
 
     /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF. `quarantined`: why nobody may
@@ -426,6 +448,11 @@ impl StoreState {
         note.write()?;
         self.unnoted_boot = None;
         Ok(())
+    }
+
+    /// Gives this number to no new attachment: it is on record already.
+    fn pass_over_number(&mut self, id: u64) {
+        self.next = self.next.max(id.saturating_add(1));
     }
 
     /// Does to the attachment what its entry says, which is on record as `payload`.

@@ -254,6 +254,8 @@ impl Store {
         file: &Path,
     ) -> Result<(), StoreError> {
         let mut state = self.lock();
+        // The file holds its number in this boot, too: what is removed under that takes the newer version's record along.
+        id.inspect(|id| state.pass_over_number(*id));
         if let Some(id) = id
             && let Some(attachment) = state.live.remove(&id)
         {

@@ -2,6 +2,7 @@
 //! no path. What it says of the link has a file of its own.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -129,6 +130,10 @@ pub struct Attachment {
     /// The pod, where the runtime names it. Absent in records of 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
+    /// What the pod said of its networks at ADD, where the watch told it: those of a running pod can be changed. What the runtime tells
+    /// is in the configuration. Absent for what is made with a default network, and where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<String, String>>,
     /// The attachment of the pod's default network, for one that was made with it: it is removed with that.
     #[serde(rename = "with", default, skip_serializing_if = "Option::is_none")]
     pub made_with: Option<u64>,
@@ -215,6 +220,7 @@ impl Attachment {
             config,
             namespace: None,
             pod: None,
+            annotations: None,
             made_with: None,
             default_gateways: Vec::new(),
             caller: Caller::default(),
@@ -331,6 +337,11 @@ impl Attachment {
         let is_list = |of: &Attachment| matches!(of.link, LinkRecord::Conflist { .. });
         let same_interface = self.key.container == other.key.container && self.key.ifname == other.key.ifname;
         is_list(self) && !is_list(other) && same_interface && self.id < other.id
+    }
+
+    /// Whether the other one is part of this one, and goes with it: a plugin of its list, or a network that was made with it.
+    pub fn has_part(&self, other: &Attachment) -> bool {
+        other.made_with == Some(self.id) || self.has_plugin(other)
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.

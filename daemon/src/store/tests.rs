@@ -258,6 +258,58 @@ fn no_number_is_given_to_two_where_the_clock_stands_at_the_boot_before() {
     assert_eq!(next, (back + 1..=back + 4).collect::<Vec<_>>());
 }
 
+#[test]
+fn no_number_that_a_newer_versions_file_has_is_given_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    let there = store.next_id() + 3;
+    let fields = serde_json::Map::from_iter([("needs".to_owned(), Value::from(2))]);
+    store.leave_to_newer(Some(there), fields, Path::new("/var/lib/fairlead/attachments/a.json")).unwrap();
+    assert_eq!(store.next_id(), there + 1);
+    assert!(store.knows(there));
+}
+
+#[test]
+fn a_removal_is_begun_by_who_saw_it_attached_only_while_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(filled(dir.path(), 2));
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    let phase = |id| store.get(id).map(|attachment| attachment.phase);
+    assert!(store.begin_removal_if_attached(1).unwrap());
+    assert_eq!(phase(1), Some(Phase::Removing));
+    assert!(store.get(1).unwrap().removing_since.is_some());
+    for by_then in [Phase::Adding, Phase::Removing, Phase::Silenced] {
+        store.enter(2, by_then).unwrap();
+        assert!(!store.begin_removal_if_attached(2).unwrap());
+        assert_eq!(phase(2), Some(by_then));
+    }
+    store.removed(2).unwrap();
+    assert!(!store.begin_removal_if_attached(2).unwrap());
+}
+
+/// Needs root: a file system of 2 MiB.
+#[test]
+fn x05_on_a_full_file_system_no_add_is_begun_and_what_is_to_be_removed_goes_on_record() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let dir = tempfile::tempdir().unwrap();
+    mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some("size=2m")).unwrap();
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    let filled = std::fs::write(dir.path().join("filler"), vec![0_u8; 4 << 20]);
+    // As long, both: a short one of either purpose finds room where a long one does not.
+    let long = "x".repeat(60_000);
+    let begin = |id, phase| store.begin(Attachment { phase, config: long.as_str().into(), ..attachment(id) });
+    let refused = (1..100).find_map(|id| begin(id, Phase::Adding).err());
+    let removing = begin(1000, Phase::Removing);
+    drop(store);
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    let known = store.get(1000);
+    drop(store);
+    umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
+    assert!(filled.is_err());
+    assert!(matches!(refused, Some(StoreError::Append { .. })), "{refused:?}");
+    assert_eq!(removing.unwrap(), known.unwrap());
+}
+
 /// The time that a processor has worked for this thread.
 fn worked_for() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()

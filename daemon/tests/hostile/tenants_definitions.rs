@@ -144,6 +144,48 @@ fn what_a_tenants_definition_may_not_have_is_refused_and_changes_nothing() {
     assert_eq!(names(&data), [] as [&str; 0]);
 }
 
+#[test]
+fn the_hosts_end_of_a_pods_veth_carries_no_tenants_link_and_goes_to_none() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    let (pod, victim) = (rig.pod("p"), rig.pod("victim"));
+    rig.ip(&format!("link add cali1 type veth peer name eth9 netns {}", victim.path().display()));
+    rig.ip("link set cali1 up");
+    rig.ip("link add link cali1 name over1 type macvlan mode bridge");
+    let before = rig.leftovers(&[&pod, &victim]);
+    let of = |kind: &str, more: Value| {
+        let mut definition = json!({ "cniVersion": "1.0.0", "name": "net", "type": kind });
+        definition.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        definition
+    };
+    let ipam = json!({ "type": "static", "addresses": [{ "address": "10.9.0.1/24" }] });
+    let macvlan = |master: &str| of("macvlan", json!({ "master": master, "ipam": ipam }));
+    let definitions = ["cali1", "over1"].into_iter().flat_map(|master| {
+        [
+            macvlan(master),
+            of("ipvlan", json!({ "master": master, "ipam": ipam })),
+            of("vlan", json!({ "master": master, "vlanId": 7, "ipam": ipam })),
+            of("macvlan", json!({ "master": master, "mode": "passthru", "ipam": {} })),
+            of("host-device", json!({ "device": master, "ipam": {} })),
+        ]
+    });
+    for definition in definitions {
+        // Twice: the master can be remembered from the first look.
+        for _ in 0..2 {
+            let (code, text) = refused(&call(&rig, "c1", &pod, "radio-a", &definition).add());
+            assert!(code == 7 && text.contains("leads into another network namespace"), "{code} {text}");
+        }
+    }
+    // The administrator's is taken, and a tenant's on a wire whose other end is the node's.
+    let taken =
+        [rig.call("c2", &pod, &macvlan("cali1")), call(&rig, "c3", &pod, "radio-a", &macvlan("eth0"))];
+    for call in taken {
+        call.add().succeeds();
+        call.del().succeeds();
+    }
+    rig.is_as(&before, &[&pod, &victim], "the DELs");
+}
+
 /// A bind mount, undone when it is dropped.
 struct Mounted(PathBuf);
 

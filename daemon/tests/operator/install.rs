@@ -131,6 +131,62 @@ fn uninstall_refuses_while_the_daemon_is_to_keep_the_executable() {
 }
 
 #[test]
+fn uninstall_refuses_while_our_configuration_names_the_executable_whether_a_daemon_runs_or_not() {
+    let rig = Rig::new();
+    let (bin, conflist) = (rig.path("bin"), rig.path("net.d/00-fairlead.conflist"));
+    let program = bin.join("fairlead");
+    let pods = json!({ "cniVersion": "1.0.0", "name": "pods", "plugins": [{ "type": "macvlan" }] });
+    let ours = json!({
+        "cniVersion": "1.0.0", "name": "fairlead", "plugins": [{ "type": "fairlead", "clusterNetwork": "pods" }],
+    });
+    let install = || {
+        fs::write(&program, [b"ELF ".as_slice(), fairlead_cni::wire::OUTCOME_HEADER.as_bytes()].concat())
+            .unwrap();
+        fs::write(&conflist, ours.to_string()).unwrap();
+    };
+    let uninstall = |words: &[&str]| {
+        let mut command = rig.operator(&["uninstall", "--bin-dir", bin.to_str().unwrap()]);
+        command.env("CNI_CONF_DIR", rig.path("net.d")).env("CNI_PLUGIN_DIR", &bin);
+        let out = command.args(words).output().unwrap();
+        (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+    };
+    let refuses = || {
+        for words in [&[] as &[&str], &["--as", "fairlead,macvlan"]] {
+            let (status, text) = uninstall(words);
+            assert!(status == Some(1) && program.exists(), "{words:?}: {text}");
+            for part in ["nothing was uninstalled", "net.d/00-fairlead.conflist", "`install: {cni: absent}`"]
+            {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+    };
+    let removes_it_when_the_file_is_gone = || {
+        fs::remove_file(&conflist).unwrap();
+        let (status, text) = uninstall(&[]);
+        assert!(status == Some(0) && !program.exists(), "{text}");
+    };
+    fs::write(rig.path("net.d/10-pods.conflist"), pods.to_string()).unwrap();
+    // The daemon was removed, and nothing was attached since the boot.
+    install();
+    refuses();
+    removes_it_when_the_file_is_gone();
+    // `install` was taken out of the configuration, and the daemon knows of no pod.
+    install();
+    let daemon = rig.start();
+    refuses();
+    removes_it_when_the_file_is_gone();
+    daemon.kill();
+    // A file of somebody else under that name names another program.
+    install();
+    fs::write(&conflist, pods.to_string()).unwrap();
+    let (status, text) = uninstall(&["--as", "fairlead", "--force"]);
+    assert!(status == Some(0) && !text.contains("conflist"), "{text}");
+    install();
+    let (status, text) = uninstall(&["--as", "fairlead", "--force"]);
+    assert!(status == Some(0) && text.contains("no pod of this node starts") && !program.exists(), "{text}");
+}
+
+#[test]
 fn uninstall_names_each_interface_of_a_pod_once() {
     let rig = Rig::new();
     let pods = rig.macvlan("pods");

@@ -311,10 +311,10 @@ fn files_as_kubectl_takes_them_are_judged_object_by_object() {
     let wrong = [
         (nad("b", "brigde"), "brigde"),
         (pod(r#"[{"name":"a","macc":"x"}]"#), "macc"),
-        (deployment("a@"), "annotation"),
+        (deployment("a@@"), "annotation"),
         (pod("a@eth0"), "eth0"),
         (pod("a@net2,b"), "by its position its interface is \"net2\""),
-        (cron_job("a@"), "annotation"),
+        (cron_job("a@@"), "annotation"),
         (misplaced, "template"),
         (singular, "k8s.v1.cni.cncf.io/networks"),
         (settings("instal: {}"), "unknown field `instal`"),

@@ -89,20 +89,27 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
             }
             let last = self.locked.cursor(at).map_err(|e| self.store(e))?;
             for (range, ip) in round_robin::candidates(set, last) {
-                if !self.locked.index().has(ip) && self.take(at, ip)? {
+                let is_free = !self.locked.index().has(ip) && !self.request.reserved.contains(&ip);
+                if is_free && self.take(at, ip)? {
                     return Ok(ip_config(range, ip));
                 }
             }
         }
-        let in_use =
-            self.locked.index().iter().map(|(ip, _)| ip).filter(|ip| set.range_of(*ip).is_some()).count();
         Err(IpamError::Exhausted {
             network: self.network(),
             set: at,
             ranges: set.to_string(),
-            in_use,
+            in_use: self.in_use(set),
             size: round_robin::size(set),
         })
+    }
+
+    /// How many addresses of a set are had, by the directory or by somebody outside it.
+    fn in_use(&self, set: &RangeSet) -> usize {
+        let index = self.locked.index();
+        let reserved = self.request.reserved.iter().copied().filter(|ip| !index.has(*ip));
+        let in_set = |ip: &IpAddr| set.range_of(*ip).is_some_and(|range| range.gateway != *ip);
+        index.iter().map(|(ip, _)| ip).chain(reserved).filter(in_set).count()
     }
 
     /// What the directory says that this attachment has.

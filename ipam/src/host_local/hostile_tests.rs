@@ -116,7 +116,7 @@ fn below_a_root_neither_a_symbolic_link_nor_a_mount_is_entered_by_any_call_and_t
         ..NetworkDir::of_administrator(data_dir, "net@a")
     };
     let add = |directory: &NetworkDir| {
-        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0" };
+        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0", reserved: &[] };
         host.ipam.allocate(&small(), &request, &NothingPending)
     };
     let tenants = below("/root/radio");
@@ -130,7 +130,7 @@ fn below_a_root_neither_a_symbolic_link_nor_a_mount_is_entered_by_any_call_and_t
     fs::write(at("outside/net@a/10.0.0.2"), "a\r\neth0").unwrap();
     let files = || fs::read_dir(at("outside/net@a")).unwrap().count();
     let every_call = || {
-        let request = LeaseRequest { directory: &tenants, container_id: "b", ifname: "eth0" };
+        let request = LeaseRequest { directory: &tenants, container_id: "b", ifname: "eth0", reserved: &[] };
         let ips = ["10.0.0.2".parse().unwrap()];
         let ipam = &host_after;
         let mut errors = vec![
@@ -177,7 +177,7 @@ fn below_a_root_no_directory_of_another_network_has_a_tenants_in_it() {
     let host = Host::new();
     let of_node = NetworkDir::of_administrator("/root", "storage");
     let add = |directory: &NetworkDir| {
-        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0" };
+        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0", reserved: &[] };
         host.ipam.allocate(&small(), &request, &NothingPending)
     };
     add(&of_node).unwrap();
@@ -306,7 +306,7 @@ fn names_that_no_directory_can_have_get_into_no_list() {
     let longer = format!("/{}", "d".repeat(4096));
     for (data_dir, network) in [(longer.as_str(), "pods"), ("/d", &"n".repeat(256))] {
         let directory = &NetworkDir::of_administrator(data_dir, network);
-        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0" };
+        let request = LeaseRequest { directory, container_id: "a", ifname: "eth0", reserved: &[] };
         let refused = host.ipam.allocate(&small(), &request, &NothingPending).unwrap_err();
         assert!(matches!(refused, IpamError::BadDirectory { .. }) && refused.to_string().len() < 200);
         assert!(matches!(directory.must_be_possible(), Err(IpamError::BadDirectory { .. })));

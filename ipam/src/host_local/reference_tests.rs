@@ -32,7 +32,7 @@ impl Both {
 
     fn ours(&self, config: &Config, id: &str) -> IpAddr {
         let directory = &NetworkDir::of_administrator(&config.data_dir, "pods");
-        let request = LeaseRequest { directory, container_id: id, ifname: "eth0" };
+        let request = LeaseRequest { directory, container_id: id, ifname: "eth0", reserved: &[] };
         self.ipam.allocate(config, &request, &NothingPending).unwrap().ips[0].address.addr()
     }
 

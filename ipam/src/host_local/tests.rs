@@ -41,7 +41,7 @@ impl Host {
         config: &Config,
         id: &str,
     ) -> Result<Vec<String>, IpamError> {
-        let request = LeaseRequest { directory, container_id: id, ifname: "eth0" };
+        let request = LeaseRequest { directory, container_id: id, ifname: "eth0", reserved: &[] };
         let lease = self.ipam.allocate(config, &request, &NothingPending)?;
         Ok(lease.ips.iter().map(|ip| ip.address.to_string()).collect())
     }
@@ -210,7 +210,8 @@ fn name_resolution_and_routes_come_with_the_lease() {
     let config = test_config::host_local(
         r#""subnet":"10.0.0.0/29","resolvConf":"/etc/resolv.conf","routes":[{"dst":"0.0.0.0/0"}]"#,
     );
-    let request = LeaseRequest { directory: &in_data("pods"), container_id: "a", ifname: "eth0" };
+    let directory = &in_data("pods");
+    let request = LeaseRequest { directory, container_id: "a", ifname: "eth0", reserved: &[] };
     let lease = host.ipam.allocate(&config, &request, &NothingPending).unwrap();
     assert_eq!(lease.dns.nameservers, ["10.0.0.53"]);
     assert_eq!(lease.dns.search, ["a", "b"]);
@@ -301,7 +302,7 @@ fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
         host.add(&small(), id).unwrap();
     }
     let directory = &in_data("pods");
-    let request = |id| LeaseRequest { directory, container_id: id, ifname: "eth0" };
+    let request = |id| LeaseRequest { directory, container_id: id, ifname: "eth0", reserved: &[] };
     let removals = Removals(&host, AtomicUsize::new(0));
     let lease = host.ipam.allocate(&small(), &request("f"), &removals).unwrap();
     assert_eq!(lease.ips[0].address.to_string(), "10.0.0.2/29");
@@ -310,6 +311,24 @@ fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
         Err(IpamError::Exhausted { .. })
     ));
     assert_eq!(removals.1.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_address_of_somebody_outside_the_directory_is_passed_over_and_a_range_of_nothing_else_is_exhausted() {
+    let host = Host::new();
+    let directory = &in_data("pods");
+    // The gateway is none of those that a range has to give.
+    let reserved: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "10.0.0.4"].map(|ip| ip.parse().unwrap()).into();
+    let add = |id| -> Result<String, IpamError> {
+        let request = LeaseRequest { directory, container_id: id, ifname: "eth0", reserved: &reserved };
+        let lease = host.ipam.allocate(&small(), &request, &NothingPending)?;
+        Ok(lease.ips[0].address.to_string())
+    };
+    for (id, ip) in [("a", "10.0.0.3/29"), ("b", "10.0.0.5/29"), ("c", "10.0.0.6/29")] {
+        assert_eq!(add(id).unwrap(), ip);
+    }
+    let told = add("d").unwrap_err();
+    assert!(told.to_string().contains("(5 of 5 in use)"), "{told}");
 }
 
 #[test]
@@ -475,7 +494,8 @@ fn victim_of_a_kill() {
     let ipam = ipam(Path::new(&root), BOOT);
     let config =
         test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
-    let request = LeaseRequest { directory: &in_data("pods"), container_id: "a", ifname: "eth0" };
+    let directory = &in_data("pods");
+    let request = LeaseRequest { directory, container_id: "a", ifname: "eth0", reserved: &[] };
     ipam.allocate(&config, &request, &NothingPending).unwrap();
     ipam.release(&in_data("pods"), "a", "eth0").unwrap();
     panic!("the step was not reached");

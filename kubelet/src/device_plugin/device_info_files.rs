@@ -16,6 +16,16 @@ use super::allocate_answer::DeviceAccess;
 
 const DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 
+/// The file on the host in which a device plugin describes a device, ours or another.
+pub fn device_info_path(resource: &str, id: &str) -> String {
+    format!("{DIRECTORY}/{}", file_name(resource, id))
+}
+
+/// Multus looks for this name; without a slash it cannot lead out of the directory.
+fn file_name(resource: &str, id: &str) -> String {
+    format!("{}-{}-device.json", resource.replace('/', "-"), id.replace('/', "-"))
+}
+
 #[derive(Serialize)]
 struct DeviceInfo<'a> {
     r#type: &'static str,
@@ -72,8 +82,7 @@ impl DeviceInfoFiles {
         let info = DeviceInfo { r#type, version: "1.1.0", device, fairlead };
         let directory = self.root.make_directory(Path::new(DIRECTORY))?;
         let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
-        // Multus looks for this name; without a slash it cannot lead out of the directory.
-        let name = format!("{}-{}-device.json", resource.replace('/', "-"), id.replace('/', "-"));
+        let name = file_name(resource, id);
         let draft = place.join(format!(".{name}"));
         // A daemon that was killed while it wrote leaves its draft behind, and `create_new` would fail on that.
         let _ = fs::remove_file(&draft);

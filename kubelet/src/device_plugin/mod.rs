@@ -32,6 +32,7 @@ use registration::Registration;
 use service::Offer;
 
 pub use allocate_answer::{DeviceAccess, RdmaAccess, VfioGroup, VhostUserSocket};
+pub use device_info_files::device_info_path;
 pub use watched_devices::{WatchedDevices, watched};
 
 /// The device plugins' directory in kubelet's directory.

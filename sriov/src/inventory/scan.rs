@@ -1,4 +1,4 @@
-//! A scan of the whole machine: every network card that can have VFs, with those that it has.
+//! A scan of the whole machine: every network card that can have VFs, with those that it has, and the other network cards.
 //!
 //! A VF that goes away while it is read is left out; one that cannot be read is reported, and keeps no other from being read.
 
@@ -9,7 +9,7 @@ use fairlead_host::DevlinkDevice;
 use serde::{Deserialize, Serialize};
 
 use super::pf_interfaces::{Ports, link_type};
-use super::sysfs::{hexadecimal, names, number, target_name};
+use super::sysfs::{hexadecimal, names, number, target, target_name};
 use super::{GroupMember, Inventory, InventoryError, Physical, VfDevice};
 use crate::PciAddr;
 
@@ -21,6 +21,8 @@ const NETWORK: u32 = 0x02;
 pub struct Scan {
     /// The PFs, in the order of their addresses.
     pub physical: Vec<ScannedPf>,
+    /// The network cards without SR-IOV, read as PFs are: no pool serves them, and the device plugin's configuration may mean them.
+    pub others: Vec<ScannedPf>,
     /// What could not be read, and is missing there.
     pub unreadable: Vec<InventoryError>,
 }
@@ -111,6 +113,33 @@ pub struct Rdma {
     pub nodes: Vec<String>,
 }
 
+impl ScannedPf {
+    /// The card itself, as selectors go by a VF: the device plugin serves a network card without VFs as it serves a VF.
+    pub(crate) fn as_device(&self) -> ScannedVf {
+        let own = self.interface.as_ref();
+        let vf = VfDevice {
+            address: self.address,
+            physical: Physical { address: self.address, interfaces: Vec::new() },
+            // No VF's number: a share of a PF's VFs has not the PF in it.
+            index: u32::MAX,
+            interfaces: own.map(|own| own.name.clone()).into_iter().collect(),
+            driver: self.driver.clone(),
+            iommu_group: None,
+            numa_node: self.numa_node,
+        };
+        ScannedVf {
+            vf,
+            model: self.model,
+            link_type: own.and_then(|own| own.link_type),
+            acpi_index: None,
+            rdma: self.rdma.clone(),
+            partition_key: None,
+            group: Vec::new(),
+            representor: None,
+        }
+    }
+}
+
 impl Rdma {
     /// Whether a process can use it: the kernel makes the node for verbs some time after the device.
     pub(crate) fn has_verbs(&self) -> bool {
@@ -127,8 +156,9 @@ impl Inventory {
         let mut scan = Scan::default();
         let addresses = names(&self.devices)?.into_iter().filter_map(|name| name.parse().ok());
         for address in addresses {
-            match self.physical(address, of(devlink, address), &mut scan.unreadable) {
-                Ok(found) => scan.physical.extend(found),
+            let cards = if self.is_physical(address) { &mut scan.physical } else { &mut scan.others };
+            match self.card(address, of(devlink, address), &mut scan.unreadable) {
+                Ok(found) => cards.extend(found),
                 Err(error) => scan.unreadable.push(error),
             }
         }
@@ -163,16 +193,16 @@ impl Inventory {
         self.dir(address).join("sriov_totalvfs").exists()
     }
 
-    /// `None` for what is no network card's PF, or none any more.
-    fn physical(
+    /// `None` for what is no network card, or none any more, and for a VF, which is read with its PF.
+    fn card(
         &self,
         address: PciAddr,
         devlink: Option<&DevlinkDevice>,
         unreadable: &mut Vec<InventoryError>,
     ) -> Result<Option<ScannedPf>, InventoryError> {
         let dir = self.dir(address);
-        let Some(most) = number(&dir.join("sriov_totalvfs"))? else { return Ok(None) };
-        if hexadecimal(&dir.join("class"))?.is_none_or(|class| class >> 16 != NETWORK) {
+        let is_network = hexadecimal(&dir.join("class"))?.is_some_and(|class| class >> 16 == NETWORK);
+        if !is_network || target(&dir.join("physfn"))?.is_some() {
             return Ok(None);
         }
         let Some(model) = model(&dir)? else { return Ok(None) };
@@ -197,7 +227,7 @@ impl Inventory {
             interface,
             switchdev: ports.switchdev(),
             rdma: rdma(&dir)?,
-            most,
+            most: number(&dir.join("sriov_totalvfs"))?.unwrap_or_default(),
             has,
             vfs,
         }))

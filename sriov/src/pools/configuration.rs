@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::state::Pool;
 use super::target::DesiredState;
 use super::{Look, shared::PoolEntry};
-use crate::DevicePluginConfig;
+use crate::{DevicePluginConfig, ResourcePrefix};
 
 /// What the daemon's configuration says of pools.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +29,8 @@ pub struct DevicePluginFile {
     pub path: PathBuf,
     /// Its text, or why that could not be read.
     pub text: Result<String, String>,
+    /// The prefix of the resources that have none in the file.
+    pub prefix: ResourcePrefix,
 }
 
 /// The pools of a configuration as far as they are known.
@@ -50,14 +52,14 @@ impl PoolsConfiguration {
 
     fn all_pools(self) -> Declaration {
         let (mut pools, mut refused) = (self.pools, Vec::new());
-        let Some(DevicePluginFile { path, text }) = self.device_plugin else {
+        let Some(DevicePluginFile { path, text, prefix }) = self.device_plugin else {
             return Declaration { pools, refused, is_whole: !self.unreadable };
         };
         let mut refuse = |seen: String, remedy: &str| {
             let seen = format!("{}: {seen}", path.display());
             refused.push(Notice { wrong: true, seen, remedy: remedy.to_owned() });
         };
-        let read = text.and_then(|text| DevicePluginConfig::read(&text).map_err(|e| e.to_string()));
+        let read = text.and_then(|text| DevicePluginConfig::read(&text, &prefix).map_err(|e| e.to_string()));
         let is_whole = read.is_ok();
         match read {
             Ok(config) => {

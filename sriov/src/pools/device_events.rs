@@ -12,6 +12,7 @@ use fairlead_host::watch::{Action, DeviceEvent};
 use super::member_snapshot::MemberSnapshot;
 use super::owners::VfOwners;
 use super::provision_error::ProvisionError;
+use super::records::Record;
 use super::scan_scope::Look;
 use super::{Pools, ReadyVf, Shared};
 use crate::PciAddr;
@@ -105,11 +106,35 @@ impl Pools {
 
     /// Takes how a member was found, unless something was done to it meanwhile.
     pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<ReadyVf, ProvisionError>) {
+        let found = match found {
+            Err(ProvisionError::Changed(why)) => self.take_over(member).ok_or(ProvisionError::Changed(why)),
+            found => found,
+        };
         self.update(|state| {
             if state.revision(member.address) == member.revision {
                 state.note_comparison(member.address, member.was_ready, found);
             }
         });
+    }
+
+    /// Leaves a member ready as whoever binds it has set it, on record: it is to be so after each pod too. `None` where that is not all
+    /// that has changed.
+    fn take_over(&self, member: &MemberSnapshot) -> Option<ReadyVf> {
+        let MemberSnapshot { address, desired, .. } = member;
+        let compared = || self.provisioner.compare_with_owners_changes(*address, desired).ok();
+        let (mtu, known) = member.is_as_owner_sets_it.then(compared).flatten()?;
+        // What was read is of a member that no pod has had since the look began: what a pod sets is never the default of the next one.
+        if self.lock().revision(*address) != member.revision {
+            return None;
+        }
+        let note = |record: &mut Record| {
+            let original = record.original.iter_mut();
+            original.for_each(|original| desired.take_over(original, mtu, &known.settings));
+        };
+        self.provisioner.records.change(*address, note).ok()?;
+        tracing::info!(pci = %address, ?mtu, link_state = ?known.settings.link_state,
+            "a VF of a pool stays as whoever binds it has set it");
+        Some(known)
     }
 }
 

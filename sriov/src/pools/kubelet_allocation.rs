@@ -6,13 +6,16 @@ use std::time::Duration;
 use fairlead_host::IommuGroup;
 
 use super::membership::as_selected;
-use super::pool_definition::{AtRest, PoolSettings};
+use super::pool_definition::PoolSettings;
 use super::records::OriginalState;
 use super::resource_offer::{VfAccess, VfioNode};
 use super::state::{Member, MemberState, Refusal};
 use super::target::DesiredState;
-use super::{Pools, Shared};
+use super::{Pools, Refused, Shared};
 use crate::{PciAddr, Rdma, ScannedVf, Selector, VFIO_PCI};
+
+/// The node of the connection manager, which is of all RDMA devices.
+const RDMA_CM: &str = "rdma_cm";
 
 /// How long kubelet waits for a VF that is being cleaned. Its own limit for an answer is longer.
 const CLEANING: Duration = Duration::from_secs(10);
@@ -24,7 +27,38 @@ impl Pools {
         self.hand_over(address, self.goes_with_rdma(&settings, address)?)?;
         // Read when it is clean: until it was bound anew it may have no RDMA device, or one whose number is another VF's after that.
         let access = self.access(address).and_then(|access| self.unless_without_rdma(address, access));
-        access.inspect_err(|_| self.cancel_allocation(address))
+        let noted = access.and_then(|access| self.note_told_nodes(address, &access).map(|()| access));
+        noted.inspect_err(|_| self.cancel_allocation(address))
+    }
+
+    /// Notes the RDMA nodes that kubelet is told, before it is: the pod's next sandbox may come without another question of kubelet's.
+    fn note_told_nodes(&self, address: PciAddr, access: &VfAccess) -> Result<(), String> {
+        let nodes = access.rdma.iter().flat_map(|rdma| &rdma.nodes).map(String::as_str);
+        let own: Vec<&str> = nodes.filter(|node| *node != RDMA_CM).collect();
+        self.provisioner.records.note_told_nodes(address, &own).map_err(|error| {
+            format!("its RDMA nodes cannot be noted ({error}): make room in the run directory")
+        })
+    }
+
+    /// Refuses a lent VF with other RDMA nodes than kubelet gives the containers of its pod: kubelet asks once for a pod, and the VF may
+    /// have been bound anew since.
+    pub(super) fn must_have_told_nodes(&self, address: PciAddr) -> Result<(), Refused> {
+        let pool = {
+            let state = self.lock();
+            let settings = state.member(address).and_then(|(entry, _)| entry.settings.as_ref());
+            settings.filter(|settings| settings.tells_rdma_nodes()).map(|settings| settings.name.clone())
+        };
+        let Some(pool) = pool else { return Ok(()) };
+        let told = self.provisioner.records.told_nodes(address);
+        // What sysfs does not say now is no reason: a VF that has lost its RDMA device is not ready for long.
+        let now = self.provisioner.inventory.rdma(address).unwrap_or_default();
+        match !now.has_verbs() || told.iter().all(|node| now.nodes.contains(node)) {
+            true => Ok(()),
+            false => {
+                let why = Refusal::OtherNodes { told: told.join(", "), now: now.nodes.join(", ") };
+                Err(Refused { pool, why })
+            }
+        }
     }
 
     /// Gives a member to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a pod may have
@@ -96,13 +130,14 @@ impl Pools {
         // Under vfio-pci it has none.
         let rdma = (vfio.is_none() && with(|s| s.is_rdma)).then(|| self.rdma(&found.rdma));
         let extra = settings.additional_info(address);
-        Ok(VfAccess { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
+        let vhost_net = with(|s| s.need_vhost_net) && self.vhost_net_nodes.are_there();
+        Ok(VfAccess { vfio, rdma, vhost_net, extra })
     }
 
     /// Whether RDMA nodes go with a VF to its pod.
     fn goes_with_rdma(&self, settings: &PoolSettings, address: PciAddr) -> Result<bool, String> {
         // A scan takes its time, and most pools need none for this.
-        if settings.at_rest() == AtRest::VfioPci || !settings.selectors.want_rdma() {
+        if !settings.tells_rdma_nodes() {
             return Ok(false);
         }
         let record = self.provisioner.records.get(address);
@@ -139,7 +174,7 @@ impl Pools {
     fn rdma(&self, found: &Rdma) -> Rdma {
         let mut rdma = found.clone();
         if self.provisioner.inventory.has_rdma_cm() {
-            rdma.nodes.push("rdma_cm".to_owned());
+            rdma.nodes.push(RDMA_CM.to_owned());
         }
         rdma
     }

@@ -16,6 +16,8 @@ pub(super) struct MemberSnapshot {
     pub(super) known: Option<ReadyVf>,
     /// It was ready; otherwise somebody else used it.
     pub(super) was_ready: bool,
+    /// What is set on it now has whoever binds it set: it was ready and clean, and somebody else binds it.
+    pub(super) is_as_owner_sets_it: bool,
 }
 
 impl Shared {
@@ -38,6 +40,9 @@ impl Shared {
             desired: entry.desired.for_one(member),
             known: self.known.get(&member.address).filter(|_| was_ready).cloned(),
             was_ready,
+            is_as_owner_sets_it: entry.desired.is_bound_by_others()
+                && member.is_ready()
+                && member.is_verified(),
         })
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn of(
     let unreached =
         scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.assignments));
     membership.notices.extend(unreached.collect::<Vec<_>>());
-    membership.notices.extend(without_vfs(pools, &vfs, &membership.assignments));
+    membership.notices.extend(without_vfs(pools, scan, &vfs, &membership.assignments));
     membership
 }
 
@@ -132,12 +132,18 @@ fn last_pool(
 /// Notices about pools whose selectors match no VF of this node, or none that no earlier pool has.
 fn without_vfs(
     pools: &[PoolSettings],
+    scan: &Scan,
     vfs: &[(&ScannedPf, ScannedVf)],
     assignments: &BTreeMap<PciAddr, Assignment>,
 ) -> Vec<Notice> {
     let has_one = |at: usize| assignments.values().any(|assignment| assignment.pool == at);
     let notice = |pool: &PoolSettings| {
+        let cards = cards_meant(pool, scan);
         let (why, remedy) = match pool.selectors.why_none(vfs) {
+            Some(_) if !cards.is_empty() => (
+                format!("its selectors match {}: only VFs are served", cards.join(", ")),
+                "make VFs of the PF (sriov_numvfs of sysfs), or take the resource out of the file",
+            ),
             _ if vfs.is_empty() => (
                 "this node has none".to_owned(),
                 "make VFs: `numvfs` of a pool that names the PF, or sriov_numvfs of sysfs",
@@ -155,6 +161,19 @@ fn without_vfs(
         Notice { wrong, seen: format!("pool {:?} has no VF: {why}", pool.name), remedy: remedy.to_owned() }
     };
     pools.iter().enumerate().filter(|(at, _)| !has_one(*at)).map(|(_, pool)| notice(pool)).collect()
+}
+
+/// The cards without VFs that the device plugin would announce for a pool that stands for a resource of its file, in words.
+fn cards_meant(pool: &PoolSettings, scan: &Scan) -> Vec<String> {
+    if pool.resource.is_none() {
+        return Vec::new();
+    }
+    let is_meant = |card: &&ScannedPf| pool.selectors.matching(card, &card.as_device()).is_some();
+    let physical = scan.physical.iter().filter(|card| card.has == 0).filter(is_meant);
+    let physical = physical.map(|card| format!("PF {} without VFs", card.address));
+    let others =
+        scan.others.iter().filter(is_meant).map(|card| format!("NIC {} without SR-IOV", card.address));
+    physical.chain(others).collect()
 }
 
 /// Notices about VFs that no frame reaches: in switchdev mode a VF's frames go to its representor and nowhere else.

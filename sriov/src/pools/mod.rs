@@ -40,6 +40,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod vhost_net_nodes;
 mod work_queue;
 mod workers;
 
@@ -70,6 +71,7 @@ use provisioner::Provisioner;
 use records::{Record, Records};
 use shared::{RecordChange, Shared};
 use state::Mark;
+use vhost_net_nodes::VhostNetNodes;
 
 /// The pools of one node, shared by all threads that ask for a VF or work on one.
 pub struct Pools {
@@ -81,6 +83,7 @@ pub struct Pools {
     random: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Held by whoever writes a member's mark, so that the newest mark is the last one written.
     marking: Mutex<()>,
+    vhost_net_nodes: VhostNetNodes,
 }
 
 /// Everything that pools are built on.
@@ -99,6 +102,8 @@ pub struct PoolsContext<'a> {
     pub inventory: Inventory,
     /// The directory of the host's udev, which need not be there.
     pub udev: PathBuf,
+    /// The host's `/dev`, which need not be there.
+    pub dev: PathBuf,
     /// Where work and failures are counted.
     pub metrics: PoolMetrics,
     /// The source of each member's lasting MAC address.
@@ -127,6 +132,7 @@ impl Pools {
             metrics: context.metrics,
             random: context.random,
             marking: Mutex::default(),
+            vhost_net_nodes: VhostNetNodes::new(context.dev),
         })
     }
 

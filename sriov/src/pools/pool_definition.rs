@@ -178,6 +178,12 @@ impl PoolSettings {
         self.resource_name.as_deref().filter(|_| self.is_only_ours())
     }
 
+    /// Whether kubelet is told RDMA nodes of its VFs.
+    pub(super) fn tells_rdma_nodes(&self) -> bool {
+        // Under vfio-pci a VF has none.
+        self.offered_as().is_some() && self.selectors.want_rdma() && self.at_rest() != AtRest::VfioPci
+    }
+
     /// Whether no other device plugin may announce its VFs.
     pub fn is_only_ours(&self) -> bool {
         self.allocator == Allocator::Fairlead

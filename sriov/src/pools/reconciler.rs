@@ -237,7 +237,8 @@ impl Shared {
     ) {
         let Some(entry) = self.of(address) else { return };
         match (was_ready, found) {
-            (true, Ok(_)) => {}
+            // Whoever binds it may have set it otherwise, within what it keeps.
+            (true, Ok(known)) => drop(self.known.insert(address, known)),
             (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
             (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
             (true, Err(ProvisionError::Changed(why))) => {

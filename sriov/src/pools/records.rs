@@ -1,6 +1,7 @@
 //! What is on disk of the members of pools. A record in the state directory, one file a VF, says how a member was when it was
 //! adopted, what it keeps for good and what holds it; it is written before anything is changed. A mark in the run directory
-//! says in whose hands the member is; it dies with the boot, as the member's cleanness does.
+//! says in whose hands the member is; it dies with the boot, as the member's cleanness does. So do the RDMA nodes that kubelet was
+//! told of it, which stand beside its mark.
 //!
 //! Whoever reads a record waits for no disk: it is as it was written last. The JSON of records and the words of marks are read
 //! by other releases too and stay as they are.
@@ -331,6 +332,25 @@ impl Records {
             // Where not even the opening succeeds, the old mark would stay, and may say clean.
             Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
             None => files::gone(fs::remove_file(file)),
+        }
+    }
+
+    fn told_nodes_file(&self, address: PciAddr) -> PathBuf {
+        self.marks.join(format!("{address}.nodes"))
+    }
+
+    /// The RDMA nodes that kubelet was told last of a member in this boot; none where it was told none, or an earlier release told them.
+    pub(super) fn told_nodes(&self, address: PciAddr) -> Vec<String> {
+        let written = fs::read_to_string(self.told_nodes_file(address)).unwrap_or_default();
+        written.lines().map(str::to_owned).collect()
+    }
+
+    /// Notes the RDMA nodes that kubelet is told of a member.
+    pub(super) fn note_told_nodes(&self, address: PciAddr, nodes: &[&str]) -> io::Result<()> {
+        let file = self.told_nodes_file(address);
+        match nodes {
+            [] => files::gone(fs::remove_file(file)),
+            nodes => files::replace(&file, nodes.join("\n").as_bytes()),
         }
     }
 }

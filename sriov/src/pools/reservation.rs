@@ -115,7 +115,8 @@ impl Pools {
         loop {
             let why = match self.update(|state| state.lend(address)) {
                 Ok((known, before)) => {
-                    return Ok(Reservation { pools: self, address, known, before, kept: false });
+                    let reservation = Reservation { pools: self, address, known, before, kept: false };
+                    return self.must_have_told_nodes(address).map(|()| reservation);
                 }
                 Err(why) => why,
             };

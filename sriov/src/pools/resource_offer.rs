@@ -47,7 +47,7 @@ pub struct VfAccess {
     pub vfio: Option<VfioNode>,
     /// Its RDMA devices and nodes, where the pool gives them to pods; `rdma_cm`, which is of all devices, is one of the nodes.
     pub rdma: Option<Rdma>,
-    /// It comes with vhost-net and tun, for an application that has its own way to the kernel.
+    /// It comes with vhost-net and tun, for an application that has its own way to the kernel, and the host has both.
     pub vhost_net: bool,
     /// What the configuration has to say of it besides.
     pub extra: BTreeMap<String, String>,

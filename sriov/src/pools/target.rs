@@ -21,6 +21,8 @@ pub(super) struct DesiredState {
     pub(super) keeps_rdma: bool,
     /// Another device plugin allocates it, at any moment.
     allocated_by_others: bool,
+    /// Kubelet is told its RDMA nodes when it allocates it, and gives them to its pod's containers for as long as the pod lives.
+    kubelet_keeps_nodes: bool,
     /// It was ready once, and nothing has put that in doubt since.
     verified: bool,
     /// It is to be given back, and no pod's before that.
@@ -50,6 +52,7 @@ impl DesiredState {
             allow_no_iommu: pool.allow_no_iommu,
             keeps_rdma: pool.selectors.want_rdma(),
             allocated_by_others: !pool.is_only_ours(),
+            kubelet_keeps_nodes: pool.tells_rdma_nodes(),
             verified: false,
             leaves: false,
             left: false,
@@ -107,9 +110,10 @@ impl DesiredState {
         }
     }
 
-    /// Whether a member stays bound while it is worked on. Another device plugin hands a pod the RDMA nodes that sysfs names when kubelet
-    /// asks, and knows nothing of our work: bound anew, a VF has none for a moment, and may have another VF's numbers after that. One that
-    /// is in doubt is bound anew all the same. `is_new`: nothing was done to it in this boot.
+    /// Whether a member stays bound while it is worked on: bound anew, a VF has no RDMA nodes for a moment, and may have another VF's
+    /// numbers after that. Another device plugin hands a pod the nodes that sysfs names when kubelet asks, and knows nothing of our work.
+    /// Of ours kubelet asks once for a pod, and gives what it was told to the containers of each further sandbox of that. One that is in
+    /// doubt is bound anew all the same. `is_new`: nothing was done to it in this boot, so that we have told nobody its nodes.
     pub(super) fn stays_bound(
         &self,
         vf: &VfDevice,
@@ -118,9 +122,10 @@ impl DesiredState {
         is_new: bool,
     ) -> bool {
         let has_rdma = original.rdma.as_ref().is_some_and(|devices| !devices.is_empty());
+        let are_nodes_known = self.allocated_by_others || (self.kubelet_keeps_nodes && !is_new);
         let is_in_doubt = self.left || record.unclean.is_some() || !(self.verified || is_new);
         let is_bound = vf.driver.as_ref() == Some(&original.driver);
-        self.allocated_by_others && has_rdma && is_bound && !is_in_doubt
+        are_nodes_known && has_rdma && is_bound && !is_in_doubt
     }
 
     /// The driver of a member at rest.
@@ -143,6 +148,18 @@ impl DesiredState {
             link_state: wanted.link_state.or(before.link_state),
             min_rate: wanted.min_rate.or(before.min_rate),
             max_rate: wanted.max_rate.or(before.max_rate),
+        }
+    }
+
+    /// Takes over what whoever binds a member has set while it was ready, as far as its pool says nothing of that: the MTU and the state
+    /// of the link. Not its MAC address, nor what keeps tenants apart (VLAN, spoof check, trust). Nor its rates: igb takes these away by
+    /// itself when the speed of the PF's link changes.
+    pub(super) fn take_over(&self, original: &mut OriginalState, mtu: Option<u32>, settings: &Vf) {
+        if let (None, Some(mtu), Some(interface)) = (self.mtu, mtu, &mut original.interface) {
+            interface.mtu = mtu;
+        }
+        if self.profile.link_state.is_none() {
+            original.settings.link_state = settings.link_state.or(original.settings.link_state);
         }
     }
 

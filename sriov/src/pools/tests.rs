@@ -23,6 +23,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::*;
+use crate::ResourcePrefix;
 use crate::wait_out_reset::SETTLES;
 use machine::{drive_by, sysfs};
 
@@ -62,7 +63,7 @@ fn configuration(text: &str) -> PoolsConfiguration {
     let ConfigurationFile { pools, device_plugin_config } = file.unwrap_or_default();
     let file = |path: PathBuf| {
         let text = fs::read_to_string(&path).map_err(|e| e.to_string());
-        DevicePluginFile { path, text }
+        DevicePluginFile { path, text, prefix: ResourcePrefix::default() }
     };
     PoolsConfiguration { pools, device_plugin: device_plugin_config.map(file), unreadable: false }
 }
@@ -131,6 +132,7 @@ impl Rig {
             kernel,
             inventory: Inventory::new(&self.sys()),
             udev: self.udev(),
+            dev: self.dir.path().join("dev"),
             metrics: PoolMetrics::new(&mut self.registry, || Histogram::new([0.1])),
             random: Box::new(move || 7 + count.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
         });

@@ -10,7 +10,7 @@ use super::records::{OriginalState, Record};
 use super::target::{DesiredState, ReadyVf};
 use crate::VFIO_PCI;
 use crate::vf_netdev::Look;
-use crate::{UnfitForVfio, VfDevice, fit_for_vfio};
+use crate::{PciAddr, UnfitForVfio, VfDevice, fit_for_vfio};
 
 impl Provisioner {
     /// Compares a member with what its pool wants; answers what is known of it when it is ready. `settings` are those of all VFs
@@ -23,7 +23,17 @@ impl Provisioner {
         cache: &ScanCache<'_>,
     ) -> Result<ReadyVf, ProvisionError> {
         self.may_be_had(vf, desired, cache)?;
-        let record = self.record(vf.address)?;
+        self.compare_with_record(&self.record(vf.address)?, vf, desired, settings, cache)
+    }
+
+    fn compare_with_record(
+        &self,
+        record: &Record,
+        vf: &VfDevice,
+        desired: &DesiredState,
+        settings: &[Vf],
+        cache: &ScanCache<'_>,
+    ) -> Result<ReadyVf, ProvisionError> {
         let original = record.original_in(&self.boot_id);
         let original =
             original.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
@@ -41,7 +51,7 @@ impl Provisioner {
             let physical = vf.physical.address;
             ProvisionError::Changed(format!("{physical} does not tell its settings: it is being reset"))
         })?;
-        let plan = desired.settings(&record, original).plan(&settings);
+        let plan = desired.settings(record, original).plan(&settings);
         if !plan.change.is_empty() {
             return Err(ProvisionError::Changed(format!(
                 "somebody has set {} instead of {}",
@@ -50,11 +60,31 @@ impl Provisioner {
             )));
         }
         let known = ReadyVf { vf: vf.clone(), driver: driver.to_owned(), settings };
-        self.verify(&record, desired, &known, cache)?;
+        self.verify(record, desired, &known, cache)?;
         match desired.keeps_rdma && driver != VFIO_PCI && self.has_lost_rdma(original, vf)? {
             true => Err(ProvisionError::Changed("it has its RDMA device no more".to_owned())),
             false => Ok(known),
         }
+    }
+
+    /// What is known of a member that is what its pool wants but for what whoever binds it has set since; with the MTU of its interface.
+    /// The record stays as it is.
+    pub(super) fn compare_with_owners_changes(
+        &self,
+        address: PciAddr,
+        desired: &DesiredState,
+    ) -> Result<(Option<u32>, ReadyVf), ProvisionError> {
+        let (vf, cache) = (self.inventory.vf(address)?, self.cache());
+        self.may_be_had(&vf, desired, &cache)?;
+        let mut record = self.record(address)?;
+        let changed = || ProvisionError::Changed("nothing is known of how it was".to_owned());
+        let original = record.original.as_mut().ok_or_else(changed)?;
+        let all = self.admin.all(&vf)?;
+        let settings = all.iter().find(|known| known.index == vf.index).ok_or_else(changed)?;
+        let mtu = self.interface(&vf)?.map(|link| link.mtu);
+        desired.take_over(original, mtu, settings);
+        let known = self.compare_with_record(&record, &vf, desired, &all, &cache)?;
+        Ok((mtu, known))
     }
 
     /// Looks at everything that makes a member fit for a pod, beyond its settings.

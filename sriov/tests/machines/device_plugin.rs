@@ -1,6 +1,6 @@
 //! The device plugin's own configuration files; the first is the example of its `README.md`.
 
-use fairlead_sriov::{DevicePluginConfig, DevicePluginConfigError};
+use fairlead_sriov::{DevicePluginConfig, DevicePluginConfigError, ResourcePrefix};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -33,9 +33,14 @@ const EXAMPLE: &str = r#"{
     ]
 }"#;
 
+/// A file of a plugin that was started without `--resource-prefix`.
+fn read(text: &str) -> Result<DevicePluginConfig, DevicePluginConfigError> {
+    DevicePluginConfig::read(text, &ResourcePrefix::default())
+}
+
 #[test]
 fn the_example_of_its_documentation_is_read_as_it_is_and_what_is_not_served_is_refused_by_name() {
-    let config = DevicePluginConfig::read(EXAMPLE).unwrap();
+    let config = read(EXAMPLE).unwrap();
     let names: Vec<_> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
     assert_eq!(
         names,
@@ -69,6 +74,20 @@ fn the_example_of_its_documentation_is_read_as_it_is_and_what_is_not_served_is_r
 }
 
 #[test]
+fn a_resource_without_a_prefix_has_that_of_the_plugins_command_line() {
+    let text = r#"{"resourceList": [{"resourceName": "x", "selectors": {}}, {"resourceName": "y", "resourcePrefix": "", "selectors": {}},
+        {"resourceName": "z", "resourcePrefix": "mellanox.com", "selectors": {}}]}"#;
+    let openshift = ResourcePrefix::try_from("openshift.io".to_owned()).unwrap();
+    let config = DevicePluginConfig::read(text, &openshift).unwrap();
+    let names: Vec<_> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
+    assert_eq!(names, ["openshift.io/x", "openshift.io/y", "mellanox.com/z"]);
+    for wrong in ["", "Openshift.io", "openshift.io/", "a_b", "kubernetes.io", "requests.x"] {
+        let told = ResourcePrefix::try_from(wrong.to_owned()).unwrap_err().to_string();
+        assert!(told.starts_with(&format!("{wrong:?} is no prefix")), "{told}");
+    }
+}
+
+#[test]
 fn keys_in_any_case_nulls_and_unknown_keys_are_read_as_go_reads_them() {
     let written = json!({"ResourceList": [{
         "RESOURCENAME": "radio", "resourceprefix": "", "deviceType": null, "excludeTopology": true, "comment": 1,
@@ -77,9 +96,9 @@ fn keys_in_any_case_nulls_and_unknown_keys_are_read_as_go_reads_them() {
     let plain = json!({"resourceList": [{
         "resourceName": "radio", "excludeTopology": true, "selectors": {"pfNames": ["eth0#0-3"]},
     }]});
-    let read = |value: &serde_json::Value| DevicePluginConfig::read(&value.to_string()).unwrap();
-    assert_eq!(read(&written).resources, read(&plain).resources);
-    assert!(read(&written).resources[0].exclude_topology);
+    let resources = |value: &serde_json::Value| read(&value.to_string()).unwrap().resources;
+    assert_eq!(resources(&written), resources(&plain));
+    assert!(resources(&written)[0].exclude_topology);
 }
 
 #[test]
@@ -87,7 +106,7 @@ fn what_holds_for_one_vf_is_over_what_holds_for_all() {
     let written = json!({"resourceList": [{"resourceName": "radio", "selectors": {}, "additionalInfo": {
         "*": {"token": "original", "more": "1"}, "0000:86:00.0": {"token": "specific"},
     }}]});
-    let config = DevicePluginConfig::read(&written.to_string()).unwrap();
+    let config = read(&written.to_string()).unwrap();
     let told =
         |address: &str| config.resources[0].additional_info(at(address)).into_iter().collect::<Vec<_>>();
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -130,7 +149,7 @@ fn a_resource_that_is_wrong_is_refused_alone() {
     ];
     for (wrong, reason) in table {
         let file = json!({"resourceList": [{"resourceName": "a", "selectors": {}}, wrong]});
-        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        let config = read(&file.to_string()).unwrap();
         assert_eq!((config.resources.len(), config.refused.len()), (1, 1));
         let told = config.refused[0].to_string();
         assert!(told.contains(reason), "{told}");
@@ -145,7 +164,7 @@ fn a_resource_that_selects_ethernet_beside_infiniband_is_served() {
         json!([{}, {"pKeys": ["0x8001"]}]),
     ] {
         let file = json!({"resourceList": [{"resourceName": "a", "selectors": selectors}]});
-        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        let config = read(&file.to_string()).unwrap();
         assert_eq!((config.resources.len(), config.refused.len()), (1, 0), "{selectors}");
     }
 }
@@ -153,19 +172,19 @@ fn a_resource_that_selects_ethernet_beside_infiniband_is_served() {
 #[test]
 fn what_is_no_configuration_of_the_device_plugin_is_refused_as_a_whole() {
     for text in ["", "{", "{\"resourceList\": [{},]}"] {
-        assert!(matches!(DevicePluginConfig::read(text), Err(DevicePluginConfigError::Json(_))), "{text}");
+        assert!(matches!(read(text), Err(DevicePluginConfigError::Json(_))), "{text}");
     }
     for text in ["{}", "[]", "7", "{\"resourceList\": {}}", "{\"resourceList\": null}"] {
-        assert!(matches!(DevicePluginConfig::read(text), Err(DevicePluginConfigError::NoList)), "{text}");
+        assert!(matches!(read(text), Err(DevicePluginConfigError::NoList)), "{text}");
     }
 }
 
 proptest! {
     #[test]
     fn any_json_is_read_as_a_configuration_without_a_panic(value in json(), resources in prop::collection::vec(json(), 0..4)) {
-        let _ = DevicePluginConfig::read(&value.to_string());
+        let _ = read(&value.to_string());
         let file = json!({"resourceList": resources});
-        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        let config = read(&file.to_string()).unwrap();
         prop_assert_eq!(config.resources.len() + config.refused.len(), resources.len());
     }
 }

@@ -15,7 +15,7 @@ use crate::conflist_runner::AddFailure;
 use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, NetworkRequest, Sandbox};
 use crate::engine::core::{PodNet, PodVisit, SharedVisit};
-use crate::engine::pod_networks::{DefaultList, PodNetworks};
+use crate::engine::pod_networks::{AllocatedDevices, DefaultList, OwnDefault, PodNetworks, without_device};
 use crate::store::{Attachment, LinkRecord, Namespace};
 
 /// The attachment of a list before it is committed: that of a pod's default network, while the pod's others are made.
@@ -45,10 +45,10 @@ impl Engine {
         let Some(asked) = asked else { return self.add_list(request, &list, None, &|_, result| Ok(result)) };
         let answer = match own {
             None => {
-                let sandbox = request.sandbox;
-                self.add_pod(request, &asked, (&list, namespace.as_ref()), sandbox)?
+                let others = (request.sandbox, AllocatedDevices::default());
+                self.add_pod(request, &asked, (&list, namespace.as_ref()), None, others)?
             }
-            Some((runtime, args)) => {
+            Some(OwnDefault { runtime, args, device_plugin_file, lacking, devices }) => {
                 let (sandbox, ifname) = (Sandbox { args: &args, ..request.sandbox }, &request.key.ifname);
                 let conf = Arc::new(with_runtime_config(&request.conf, runtime)?);
                 let wanted = NetworkRequest::new(conf, None, sandbox.container, ifname, &args);
@@ -57,9 +57,12 @@ impl Engine {
                 let selection = asked.default_network();
                 own.default_gateways =
                     selection.and_then(|own| own.default_route.as_deref()).unwrap_or_default();
+                own.device_plugin_file = device_plugin_file.as_deref();
                 std::mem::swap(&mut own.timing, &mut request.timing);
                 // What it asks of its default network is no other network's.
-                let answer = self.add_pod(&mut own, &asked, (&list, namespace.as_ref()), request.sandbox);
+                let others = (request.sandbox, devices);
+                let lacking = lacking.as_deref();
+                let answer = self.add_pod(&mut own, &asked, (&list, namespace.as_ref()), lacking, others);
                 std::mem::swap(&mut own.timing, &mut request.timing);
                 answer?
             }
@@ -68,25 +71,27 @@ impl Engine {
         Ok(answer)
     }
 
-    /// All networks of a pod, of which the list is the default one.
+    /// All networks of a pod, of which the list is the default one. `lacking`: the resource of which that has no device.
     fn add_pod(
         &self,
         request: &mut AttachmentRequest<'_>,
         asked: &PodNetworks,
         (list, namespace): (&ConfList, Option<&Arc<str>>),
-        of_others: Sandbox<'_>,
+        lacking: Option<&str>,
+        (of_others, devices): (Sandbox<'_>, AllocatedDevices),
     ) -> Result<String, CniError> {
-        let waiting = request.waiting.clone();
+        let (waiting, devices) = (request.waiting.clone(), Cell::new(devices));
+        request.watched_pod = asked.watched_pod().cloned();
         // Those beside the default network are told where they fail, in their own words.
         let told = Cell::new(false);
         let others = |first: &FirstNetwork<'_>, result| {
-            let attached = self.attach_others(asked, (of_others, &waiting), first, result);
+            let attached = self.attach_others(asked, (of_others, &waiting), first, (devices.take(), result));
             told.set(attached.is_err());
             attached
         };
         self.add_list(request, list, namespace, &others).map_err(|error| match told.get() {
             true => error,
-            false => self.told_of(Some(asked), error),
+            false => self.told_of(Some(asked), without_device(error, lacking)),
         })
     }
 
@@ -180,8 +185,10 @@ impl Engine {
             caller: request.caller(),
             namespace: request.namespace.cloned(),
             pod: PodRef::of_args(request.args),
+            annotations: request.watched_pod.as_ref().map(|pod| pod.annotations.clone()),
             made_with: request.made_with,
             default_gateways: request.default_gateways.to_vec(),
+            device_info: request.device_info().map(str::to_owned),
             ..Attachment::new(id, request.key.clone(), netns, link, config)
         }
     }

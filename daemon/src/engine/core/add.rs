@@ -85,8 +85,8 @@ impl Core {
         }
     }
 
-    /// Puts an attachment on record, before anything of it is made. `collected_as`: the network whose GC asks plugins of this one, too, and
-    /// is waited for while it does.
+    /// Puts an attachment on record, before anything of it is made, and begins the file that describes its device. `collected_as`: the
+    /// network whose GC asks plugins of this one, too, and is waited for while it does.
     pub(crate) fn put_intent_on_record(
         &self,
         request: &mut AttachmentRequest<'_>,
@@ -98,6 +98,9 @@ impl Core {
             Some(network) => self.collections.begin(network, request.waiting.deadline, begin)??,
             None => begin()?,
         };
+        if let Some(told) = request.device_plugin_file.filter(|_| attachment.device_info.is_some()) {
+            self.kinds.device_info.begin(&attachment, told);
+        }
         request.timing.end("intent");
         failpoint::pass("add.begun");
         Ok(attachment)
@@ -174,7 +177,7 @@ impl Core {
         let mut attachment = Attachment {
             ipam: self.ipam.record(request, network.addressing())?,
             passed_over: request.passed_over.clone(),
-            device_info: network.device_info().map(str::to_owned),
+            device_info: network.device_info().or(request.device_info()).map(str::to_owned),
             locality: reservation.locality().cloned(),
             taken_device: reservation.taken_device(),
             namespace: request.namespace.cloned(),
@@ -253,7 +256,9 @@ impl Core {
         if network.addressing() == Addressing::Never {
             return Ok(CniResult::default());
         }
-        let given = self.ipam.allocate(request, network.addressing(), attachment, self);
+        let nodes = self.nodes_addresses(request, attachment)?;
+        let reserved: Vec<IpAddr> = nodes.iter().map(|address| address.net.addr()).collect();
+        let given = self.ipam.allocate(request, network.addressing(), attachment, &reserved, self);
         let mut result = given.map_err(|refused| {
             request.no_address_taken = refused.nothing_taken;
             refused.error
@@ -262,6 +267,7 @@ impl Core {
             result.routes.retain(|route| !setup::is_pods_default(route));
         }
         must_be_possible(attachment, &result)?;
+        self.must_be_none_of_the_nodes(request, &nodes, &result)?;
         request.timing.end("ipam");
         failpoint::pass("add.allocated");
         Ok(result)

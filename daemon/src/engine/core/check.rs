@@ -12,6 +12,9 @@ use crate::engine::kinds::{Addressing, Checked, Network};
 use crate::engine::netdev::setup;
 use crate::store::Attachment;
 
+/// The kernel's own table (`RT_TABLE_LOCAL`), which [`Net::routes`] leaves out.
+const LOCAL_TABLE: u32 = 255;
+
 impl Core {
     /// CHECK of an attachment of this network.
     pub(crate) fn check(
@@ -98,7 +101,8 @@ fn compare_addresses(
         return Err(changed(request, &format!("its address {} is gone", ip.address)));
     }
     let routes = pod.routes().map_err(told)?;
-    match setup::routes(prev, link.index).find(|wanted| !routes.iter().any(|r| serves(r, wanted))) {
+    let mut wanted = setup::routes(prev, link.index).filter(|route| route.table != Some(LOCAL_TABLE));
+    match wanted.find(|wanted| !routes.iter().any(|r| serves(r, wanted))) {
         Some(lost) => Err(changed(request, &format!("the route to {} is gone", lost.dst))),
         None => Ok(()),
     }
@@ -114,9 +118,8 @@ fn serves(present: &Route, wanted: &Route) -> bool {
 }
 
 fn changed(request: &AttachmentRequest<'_>, reason: &str) -> CniError {
-    let msg = format!(
-        "network {:?}, container {}, interface {:?}: {reason}",
-        request.key.network, request.key.container, request.key.ifname
-    );
-    CniError::new(Code::Changed, msg).with("delete the pod and make it anew")
+    // Named here, as the call's own edge names the pod's first network.
+    CniError::new(Code::Changed, format!("container {}: {reason}", request.key.container))
+        .with("delete the pod and make it anew")
+        .of_interface(&request.key.network, &request.key.ifname)
 }

@@ -2,7 +2,7 @@
 //! nobody else's.
 
 use fairlead_cni::CniError;
-use fairlead_host::{NetnsError, Op};
+use fairlead_host::{Link, NetnsError, Op};
 use fairlead_kube::PodRef;
 
 use super::{Answer, Core};
@@ -98,7 +98,12 @@ impl Core {
         if network.made(&link) {
             return gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])).map_err(told);
         }
-        let Some(moved) = network.moved_by_another(&self.kinds, &link)? else { return Ok(()) };
+        let Some(moved) = network.moved_by_another(&self.kinds, &link)? else {
+            if network.may_be_lost(&self.kinds, &link)? {
+                warn_of_loss(request, &link);
+            }
+            return Ok(());
+        };
         let netns = self.namespace(request, pod.as_mut())?;
         // The removal enters the namespace by itself.
         drop(pod);
@@ -127,4 +132,13 @@ impl Core {
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         self.remove_for(&attachment, Answer::WhenGone)
     }
+}
+
+fn warn_of_loss(request: &AttachmentRequest<'_>, link: &Link) {
+    let (key, pod) = (request.key, PodRef::of_args(request.args));
+    let pod = pod.map(|pod| pod.to_string()).unwrap_or_default();
+    tracing::warn!(container = %key.container, network = %key.network, ifname = %key.ifname, pod, alias = ?link.alias,
+        kind = link.kind.name(),
+        "an interface of the pod may be a device of the host that another plugin has moved there, and goes with the pod's namespace: \
+         nothing says that the pod has not made it. Move it back by hand before that, or make it anew on the host");
 }

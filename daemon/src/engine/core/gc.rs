@@ -16,7 +16,7 @@ use crate::store::{Attachment, Phase};
 
 impl Core {
     /// Removes the network's attachments that are not in the list; goes past errors and answers with all of them.
-    /// Never touches an ADD in flight, nor an attachment that was made after the caller had made the GC.
+    /// Never touches an ADD in flight, an attachment that was made after the caller had made the GC, nor one that is part of another.
     pub(crate) fn gc(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
         request.conf.version.must_have(Command::Gc)?;
         let conf = std::sync::Arc::clone(&request.conf);
@@ -26,7 +26,8 @@ impl Core {
             valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
         let issued = self.issued(request);
         let mut errors = Vec::new();
-        for attachment in self.store.all() {
+        let all = self.store.all();
+        for attachment in &all {
             let key = &attachment.key;
             // Each plugin of a conflist gets the GC, and collects what is of its own type.
             // A tenant's network may have the name of an administrator's, and the runtime's list says nothing of it.
@@ -35,11 +36,13 @@ impl Core {
                 && attachment.namespace.as_ref() == request.namespace;
             if !meant
                 || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
-                || !settled_before(&attachment, issued, request)
+                || !settled_before(attachment, issued, request)
+                // The runtime of a part is Fairlead: no list of the caller's can name it, and it goes with the whole.
+                || all.iter().any(|whole| whole.has_part(attachment))
             {
                 continue;
             }
-            errors.extend(self.collect_one(&attachment, request).err());
+            errors.extend(self.collect_one(attachment, request).err());
         }
         // Asked under the network's lock: an ADD that takes an address now is on record before it does.
         let keep = |owner: &Owner| match owner {

@@ -116,12 +116,13 @@ impl Ipam {
         })
     }
 
-    /// Takes the addresses that are on record to be taken.
+    /// Takes the addresses that are on record to be taken. `reserved`: those that host-local does not choose.
     pub(super) fn allocate(
         &self,
         request: &AttachmentRequest<'_>,
         addressing: Addressing,
         attachment: &Attachment,
+        reserved: &[IpAddr],
         pending: &dyn PendingRemovals,
     ) -> Result<CniResult, NotAllocated> {
         let result = match &attachment.ipam {
@@ -137,6 +138,7 @@ impl Ipam {
                     directory: &recorded_dir(attachment, data_dir, root.as_deref()),
                     container_id: &request.key.container,
                     ifname: &request.key.ifname,
+                    reserved,
                 };
                 let in_time = InTime { waiting: &request.waiting, pending };
                 result_of(

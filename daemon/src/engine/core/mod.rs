@@ -16,6 +16,7 @@ mod gc;
 mod ipam;
 mod issue_time;
 mod newer_attachments;
+mod nodes_addresses;
 mod orphaned_addresses;
 mod pod_visit;
 mod reconcile;

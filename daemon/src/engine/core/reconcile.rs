@@ -230,10 +230,10 @@ impl Core {
             // Its namespace has taken the link along, or the carrier that its VF waits for may be there by now.
             Phase::Silenced => self.removals.expect(attachment.id, Instant::now()),
             Phase::Attached if self.is_dead(attachment, died) => {
-                tracing::info!(container = %attachment.key.container, network = %attachment.key.network,
-                    ifname = %attachment.key.ifname, "the namespace is gone: its attachment is collected");
-                // Where the store takes no record now, the next sweep finds it again.
-                if self.store.enter(attachment.id, Phase::Removing).is_ok() {
+                // Where the store takes no record now, the next sweep finds it again. Where a DEL has come first, the rest is that one's.
+                if self.store.begin_removal_if_attached(attachment.id).unwrap_or(false) {
+                    tracing::info!(container = %attachment.key.container, network = %attachment.key.network,
+                        ifname = %attachment.key.ifname, "the namespace is gone: its attachment is collected");
                     self.removals.expect(attachment.id, Instant::now());
                 }
             }

@@ -89,9 +89,8 @@ impl Core {
 
     /// Whether a runtime may have been answered for it: its own ADD was committed, and that of the list and the pod that it is part of.
     fn was_answered(&self, attachment: &Attachment) -> bool {
-        let is_part_of = |of: &Attachment| attachment.made_with == Some(of.id) || of.has_plugin(attachment);
         // Collected first: the store is locked for as long as it is looked through.
-        let wholes = self.store.filter_map(|of| is_part_of(of).then(|| of.clone()));
+        let wholes = self.store.filter_map(|of| of.has_part(attachment).then(|| of.clone()));
         attachment.answer.is_some() && wholes.iter().all(|whole| self.was_answered(whole))
     }
 
@@ -141,7 +140,7 @@ impl Core {
         let Some(link) = self.kinds.find(attachment, pod)? else { return Ok(false) };
         // The announcer's socket would keep the namespace alive after the answer.
         self.kinds.quiet(link.index, &attachment.netns.id);
-        match netdev::silence(pod, link.index, &self.kinds.ids) {
+        match netdev::silence(pod, &link, &self.kinds.ids) {
             Err(e) if e.errno() == Some(Errno::EEXIST) => Ok(false),
             done => done.map(|()| true),
         }
@@ -332,7 +331,8 @@ impl Core {
     pub(crate) fn forget_undone(&self, attachment: &Attachment, error: &CniError) {
         tracing::info!(container = %attachment.key.container, network = %attachment.key.network, ifname = %attachment.key.ifname,
             error = %error, "ADD has left nothing");
-        if self.forget(attachment).is_err() {
+        // The file that describes its device was begun by ourselves.
+        if self.kinds.release(attachment).and_then(|()| self.forget(attachment)).is_err() {
             self.undo(attachment, error);
         }
     }

@@ -236,6 +236,14 @@ impl Network {
         }
     }
 
+    /// Whether a pod's link that is none of those may be a device of the host all the same, and be destroyed with the pod's namespace.
+    pub(crate) fn may_be_lost(&self, kinds: &Kinds, link: &Link) -> Result<bool, CniError> {
+        match self {
+            Network::HostDevice(network) => network.may_be_lost(kinds, link),
+            Network::Made(_) | Network::Loopback | Network::Sriov(_) | Network::VhostUser(_) => Ok(false),
+        }
+    }
+
     /// The link that a made one stands on, as configured, for `doctor`.
     pub(crate) fn parent(&self) -> Option<made::ParentRef> {
         match self {

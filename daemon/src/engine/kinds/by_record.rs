@@ -26,7 +26,7 @@ impl Kinds {
         match work {
             Work::Made(new) => made::apply(self, removals, request, new, pod),
             Work::Loopback => loopback::apply(request, pod).map_err(ApplyError::Cni),
-            Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
+            Work::Moved(netdev) => moved::apply(self, request, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
             Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
             Work::VhostUser(new) => {

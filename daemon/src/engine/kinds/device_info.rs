@@ -3,8 +3,10 @@
 //!
 //! Who writes the configuration may name the file, and it is never anything but device information: it has its place in the
 //! directory that the specification gives network plugins, and what is there already is a file of root's and no other attachment's.
-//! Its path is on record before it is written, and it goes with the attachment. What stands in it, the kinds say.
+//! Its path is on record before it is written, and it goes with the attachment. What stands in it, the kinds say, or the device plugin
+//! that serves the device, or a plugin that is executed.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::HostRoot;
 use fairlead_host::trusted_file::is_untrusted;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::engine::errors;
 use crate::store::{Attachment, Store};
@@ -80,21 +82,51 @@ impl DeviceInfoFiles {
         })
     }
 
-    /// Removes the file; one that is gone is success. What is no device information stays, and is told: the removal of all else
-    /// must not wait for it.
+    /// Begins the file with what a device plugin says of the device in the file `told`, as Multus does before it calls a plugin: the
+    /// plugin may add to it, and need not write anything. No ADD fails for it.
+    pub(crate) fn begin(&self, attachment: &Attachment, told: &str) {
+        let text = match self.root.read_trusted(Path::new(told), LIMIT) {
+            Ok(text) => text,
+            // Not every device plugin writes one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                tracing::warn!(container = %attachment.key.container, told, %error, "what a device plugin says of a device is not read");
+                return;
+            }
+        };
+        let begun = serde_json::from_str::<Map<String, Value>>(&text)
+            .map_err(|error| CniError::new(Code::Decode, error.to_string()))
+            .and_then(|info| self.write(attachment, &info));
+        if let Err(error) = begun {
+            tracing::warn!(container = %attachment.key.container, told, %error, "what a device plugin says of a device is not passed on");
+        }
+    }
+
+    /// Removes the file of an attachment.
     pub(crate) fn withdraw(&self, attachment: &Attachment) -> Result<(), CniError> {
-        let Some(path) = &attachment.device_info else { return Ok(()) };
+        match &attachment.device_info {
+            Some(path) if !self.is_also_anothers(attachment, path) => {
+                self.remove(path, &attachment.key.container)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the file that a container has; one that is gone is success. What is no device information stays, and is told: the removal
+    /// of all else must not wait for it.
+    pub(crate) fn remove(&self, path: &str, container: &str) -> Result<(), CniError> {
         // Earlier releases wrote wherever the configuration said.
         if name_in_directory(path).is_none() {
-            tracing::warn!(container = %attachment.key.container, path, "the device information of this attachment is outside its directory and stays; look at it, and remove it");
-            return Ok(());
-        }
-        if self.is_also_anothers(attachment, path) {
+            tracing::warn!(
+                container,
+                path,
+                "the device information of an attachment is outside its directory and stays; look at it, and remove it"
+            );
             return Ok(());
         }
         match self.root.remove_trusted(Path::new(path)) {
             Err(error) if is_untrusted(&error) => {
-                tracing::warn!(container = %attachment.key.container, path, %error, "what is there instead of device information stays");
+                tracing::warn!(container, path, %error, "what is there instead of device information stays");
                 Ok(())
             }
             done => done.map_err(|e| {
@@ -111,10 +143,13 @@ impl DeviceInfoFiles {
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether another attachment has this file on record.
+    /// Whether another attachment has this file on record. A list and its plugins have the same one.
     fn is_also_anothers(&self, attachment: &Attachment, path: &str) -> bool {
-        let name = name_in_directory(path);
-        let has = |other: &Attachment| other.device_info.as_deref().and_then(name_in_directory) == name;
-        self.store.all().iter().any(|other| other.id != attachment.id && has(other))
+        let Some(name) = name_in_directory(path) else { return false };
+        let has = |other: &Attachment| other.device_info.as_deref().and_then(name_in_directory) == Some(name);
+        let is_another = |other: &Attachment| {
+            other.id != attachment.id && !other.has_plugin(attachment) && !attachment.has_plugin(other)
+        };
+        self.store.all().iter().any(|other| is_another(other) && has(other))
     }
 }

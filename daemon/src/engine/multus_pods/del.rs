@@ -3,6 +3,7 @@
 use fairlead_cni::config::{ClusterNetwork, ConfList};
 use fairlead_cni::{CniError, names};
 use fairlead_kube::multus::{CachedAttachment, cached_result, result_file};
+use serde_json::Value;
 
 use super::MultusFiles;
 use super::addresses::{Places, places};
@@ -80,6 +81,11 @@ impl Engine {
         }
         if let Err(error) = files.root.remove_trusted(&result) {
             tracing::warn!(file = %result.display(), %error, "a file of a pod that Multus made stays");
+        }
+        if let Some(path) = attachment.capability_args.get("CNIDeviceInfoFile").and_then(Value::as_str)
+            && let Err(error) = self.core.kinds.device_info.remove(path, request.sandbox.container)
+        {
+            tracing::warn!(path, %error, "device information of a pod that Multus made stays");
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
-use fairlead_host::{Link, Mac, Net, NetError, Op, OpError, SetLink};
+use fairlead_host::{Address, Link, Mac, Net, NetError, Op, OpError, SetLink};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
@@ -127,9 +127,15 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NotConfigured> {
 
 /// Makes an interface silent and frees its name: nobody answers for its addresses any more, link-local ones included.
 /// What is gone already is no error. The name that it gets instead is drawn here: a pod that knew it could have taken it.
-pub(crate) fn silence(pod: &mut dyn Net, index: u32, ids: &RandomIds) -> Result<(), NetError> {
+pub(crate) fn silence(pod: &mut dyn Net, link: &Link, ids: &RandomIds) -> Result<(), NetError> {
+    let index = link.index;
     let mut ops: Vec<Op> = match pod.addresses_at_most(index, FEW_ADDRESSES)? {
-        Some(all) => all.into_iter().map(Op::DeleteAddress).collect(),
+        Some(all) => {
+            if all.iter().any(is_routed_ipv6) {
+                switch_ipv6_off(pod, &link.name);
+            }
+            all.into_iter().map(Op::DeleteAddress).collect()
+        }
         None => vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })],
     };
     ops.push(Op::SetLink(SetLink { index, name: Some(ids.parked_name()), ..SetLink::default() }));
@@ -138,6 +144,19 @@ pub(crate) fn silence(pod: &mut dyn Net, index: u32, ids: &RandomIds) -> Result<
     match pod.batch_past_refusals(&ops)?.into_iter().find(matters) {
         Some(refused) => gone_is_fine(Err(NetError::Op(refused))),
         None => Ok(()),
+    }
+}
+
+fn is_routed_ipv6(address: &Address) -> bool {
+    matches!(address.net, IpNet::V6(net) if !net.addr().is_unicast_link_local())
+}
+
+/// Unlike IPv4 routes, those of IPv6 do not go with the last address, and a router may give the interface another one. Both end here,
+/// until the interface is gone or is the host's again: in another namespace the kernel begins anew.
+fn switch_ipv6_off(pod: &mut dyn Net, ifname: &str) {
+    // The pod may have renamed it, and a kernel or a `/proc/sys` that has no such sysctl keeps no DEL from its end.
+    if let Err(error) = pod.set_sysctl(&format!("net/ipv6/conf/{ifname}/disable_ipv6"), "1") {
+        tracing::warn!(ifname, %error, "an interface keeps its IPv6 routes until it is gone");
     }
 }
 

@@ -72,9 +72,9 @@ pub(crate) fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool
             flags: AddressFlags { nodad, ..AddressFlags::default() },
         }));
     }
-    let v6_gateway = gateway(result, true);
     // The reference plugins, too, wait only where an IPv6 address comes with a gateway.
-    setup.settle = dad == Dad::Wait && v6_gateway.is_some();
+    let v6_gateway = result.ips.iter().filter_map(|ip| ip.gateway).any(|gateway| gateway.is_ipv6());
+    setup.settle = dad == Dad::Wait && v6_gateway;
     setup.routes = routes(result, index).map(Op::AddRoute).collect();
     setup
 }
@@ -98,10 +98,6 @@ fn last(net: Ipv4Net) -> Ipv4Addr {
     net.broadcast()
 }
 
-fn gateway(result: &CniResult, v6: bool) -> Option<IpAddr> {
-    result.ips.iter().filter_map(|ip| ip.gateway).find(|g| g.is_ipv6() == v6)
-}
-
 /// The kernel's main table (`RT_TABLE_MAIN`), into which a route goes that names none.
 const MAIN: u32 = 254;
 
@@ -115,11 +111,11 @@ pub(crate) fn is_main(table: u32) -> bool {
     table == 0 || table == MAIN
 }
 
-/// The routes of a result; one without a next hop goes by the first gateway of its family.
+/// The routes of a result, as the kernel has them then.
 pub(crate) fn routes(result: &CniResult, index: u32) -> impl Iterator<Item = Route> + '_ {
     result.routes.iter().map(move |route| Route {
         dst: route.dst,
-        gateway: route.gw.or_else(|| gateway(result, route.dst.addr().is_ipv6())),
+        gateway: result.next_hop(route),
         index,
         source: None,
         table: route.table,
@@ -163,6 +159,13 @@ mod tests {
     fn a_route_without_a_next_hop_goes_by_the_gateway_of_its_family() {
         let gateways: Vec<_> = routes(&result(), 7).map(|r| r.gateway.unwrap().to_string()).collect();
         assert_eq!(gateways, ["10.1.0.1", "fd00::1"]);
+    }
+
+    #[test]
+    fn a_route_whose_gateway_is_0_0_0_0_has_no_next_hop() {
+        let mut result = result();
+        result.routes[0].gw = "0.0.0.0".parse().ok();
+        assert_eq!(routes(&result, 7).next().unwrap().gateway, None);
     }
 
     #[test]

@@ -7,8 +7,9 @@ use fairlead_kube::npwg::runtime_config::{
     Device, cni_args_pairs, cni_args_pairs_of, device_info_file, of_network, undeclared,
 };
 use fairlead_kube::{Definition, PodRef};
+use fairlead_kubelet::device_info_path;
 
-use super::allocated_devices::AllocatedDevices;
+use super::allocated_devices::{AllocatedDevices, without_device};
 use super::default_routes::DefaultRoutes;
 use super::definitions::{list_of, text_of, with_args};
 use super::{AskedNetwork, PodNetworks};
@@ -17,19 +18,19 @@ use crate::engine::Engine;
 use crate::engine::attachment_request::Sandbox;
 use crate::engine::cluster_network::FirstNetwork;
 use crate::engine::tenant_definition::{DefinitionCall, MadeWith};
+use crate::policy::Tenant;
 
 impl Engine {
     /// Attaches the others in the pod's order. Returns the result of the default network, without the default routes that another
-    /// network has taken over.
+    /// network has taken over. `devices`: the pod's, and which of them the default network has.
     pub(in crate::engine) fn attach_others(
         &self,
         of: &PodNetworks,
         (sandbox, waiting): (Sandbox<'_>, &Waiting),
         first: &FirstNetwork<'_>,
-        mut result: CniResult,
+        (mut devices, mut result): (AllocatedDevices, CniResult),
     ) -> Result<CniResult, CniError> {
         let mut routes = DefaultRoutes::new(self, first);
-        let mut devices = AllocatedDevices::default();
         if let Some(own) = &of.default_network {
             let set = routes.of_default_network(own, &mut result);
             set.map_err(|error| {
@@ -59,24 +60,40 @@ impl Engine {
         first: &FirstNetwork<'_>,
         devices: &mut AllocatedDevices,
     ) -> Result<CniResult, CniError> {
-        let AskedNetwork { selection, interface } = asked;
-        let visit = first.visit.filter(|_| self.is_immediate_network(selection));
+        let visit = first.visit.filter(|_| self.is_immediate_network(&asked.selection));
         if visit.is_none() {
             first.visit.inspect(|visit| visit.leave());
         }
-        let (definition, tenant) = self.definition(&of.pod, selection, (sandbox, waiting))?;
-        let device = match &definition.resource {
-            Some(resource) => {
-                Some(self.next_device(&of.pod, resource, devices, (first.attachment, waiting))?)
-            }
-            None => None,
+        let (definition, tenant) = self.definition(&of.pod, &asked.selection, (sandbox, waiting))?;
+        let resource = definition.resource.as_deref();
+        let id = self.next_device(&of.pod, resource, devices, (sandbox.container, waiting))?;
+        let device_plugin_file = resource.zip(id.as_deref()).map(|(of, id)| device_info_path(of, id));
+        let made_with = MadeWith {
+            first: first.attachment.id,
+            visit,
+            default_route: asked.selection.default_route.as_deref(),
+            device_plugin_file: device_plugin_file.as_deref(),
         };
+        let (id, lacking) = (id.as_deref(), resource.filter(|_| id.is_none()));
+        self.attach_definition(asked, (&definition, &tenant), id, (sandbox, waiting), made_with)
+            .map_err(|error| without_device(error, lacking))
+    }
+
+    /// Attaches a network by its definition, with the device of this id.
+    fn attach_definition(
+        &self,
+        AskedNetwork { selection, interface }: &AskedNetwork,
+        (definition, tenant): (&Definition, &Tenant),
+        device: Option<&str>,
+        (sandbox, waiting): (Sandbox<'_>, &Waiting),
+        made_with: MadeWith<'_>,
+    ) -> Result<CniResult, CniError> {
         let info_file = device_info_file(&selection.reference(), sandbox.container, interface);
-        let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
-        let text = text_of(&definition, selection, device)?;
-        let args = with_pairs_for_text(sandbox.args, selection, (&definition, &text));
+        let device = device.map(|id| Device { id, info_file: &info_file });
+        let text = text_of(definition, selection, device)?;
+        let args = with_pairs_for_text(sandbox.args, selection, (definition, &text));
         let call = DefinitionCall {
-            tenant: &tenant,
+            tenant,
             text: &text,
             object: Some(&definition.name),
             runtime: &of_network(selection, device),
@@ -84,8 +101,6 @@ impl Engine {
             ifname: interface,
             waiting: waiting.clone(),
         };
-        let made_with =
-            MadeWith { first: first.attachment.id, visit, default_route: selection.default_route.as_deref() };
         let read = self.judged_for(&call)?;
         // NPWG 1.3, section 3.3: the administrator's configuration of this name, for which the pod may ask as for any other.
         let meant = match &definition.config {

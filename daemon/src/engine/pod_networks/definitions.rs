@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{ConfList, Fairlead};
+use fairlead_cni::go_json::{Fields, folded};
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_kube::legacy::spoken_versions;
 use fairlead_kube::npwg::runtime_config::{
@@ -13,9 +14,10 @@ use fairlead_kube::npwg::runtime_config::{
 };
 use fairlead_kube::npwg::{NetworkSelection, ObjectKind};
 use fairlead_kube::{Definition, PodRef, Wait};
+use fairlead_kubelet::device_info_path;
 use serde_json::{Map, Value, json};
 
-use super::allocated_devices::AllocatedDevices;
+use super::allocated_devices::{AllocatedDevices, without_device};
 use super::attach_others::{in_words_of_the_pod, must_be_declared, with_pairs, with_pairs_for_text};
 use super::{PodNetworks, told_of_cluster};
 use crate::call::Waiting;
@@ -122,19 +124,17 @@ impl Engine {
     ) -> Result<DefaultList, CniError> {
         let (sandbox, waiting) = (request.sandbox, &request.waiting);
         let (definition, tenant) = self.definition(pod, selection, (sandbox, waiting))?;
-        let device = match &definition.resource {
-            Some(resource) => {
-                let of = (sandbox.container, waiting);
-                Some(self.next_device_of(pod, resource, &mut AllocatedDevices::default(), of)?)
-            }
-            None => None,
-        };
+        let (resource, mut devices) = (definition.resource.as_deref(), AllocatedDevices::default());
+        let id = self.next_device(pod, resource, &mut devices, (sandbox.container, waiting))?;
+        let lacking = resource.filter(|_| id.is_none());
         let info_file = device_info_file(&selection.reference(), sandbox.container, &request.key.ifname);
-        let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
+        let device = id.as_deref().map(|id| Device { id, info_file: &info_file });
         let runtime = of_default_network(runtime_config(&request.conf.raw), Some(selection), device);
         let text = text_of(&definition, selection, device)?;
         let args = with_pairs_for_text(sandbox.args, selection, (&definition, &text));
-        let read = self.judged(&tenant, &text, Some(&definition.name), &runtime, &Args::parse(&args)?)?;
+        let read = self
+            .judged(&tenant, &text, Some(&definition.name), &runtime, &Args::parse(&args)?)
+            .map_err(|error| without_device(error, lacking))?;
         let (list, namespace) = match &definition.config {
             // NPWG 1.3, section 3.3: the administrator's configuration of this name.
             None => (with_args(self.wanted(&definition.name)?, selection, device)?, None),
@@ -143,7 +143,14 @@ impl Engine {
         must_be_declared(&undeclared(selection, &list))?;
         // What the administrator's plugins declare is known only now.
         let args = with_pairs(sandbox.args, selection, Some(&list));
-        Ok(DefaultList { list, namespace, own: Some((Value::Object(runtime), args)) })
+        let device_plugin_file = resource.zip(id.as_deref()).map(|(of, id)| device_info_path(of, id));
+        let lacking = lacking.map(str::to_owned);
+        let runtime = Value::Object(runtime);
+        Ok(DefaultList {
+            list,
+            namespace,
+            own: Some(OwnDefault { runtime, args, device_plugin_file, lacking, devices }),
+        })
     }
 }
 
@@ -152,8 +159,22 @@ pub(in crate::engine) struct DefaultList {
     pub(in crate::engine) list: ConfList,
     /// The namespace whose definition it is; `None`: it is the administrator's.
     pub(in crate::engine) namespace: Option<Arc<str>>,
-    /// Where the pod has chosen it: `runtimeConfig` and `CNI_ARGS` with what it asks for.
-    pub(in crate::engine) own: Option<(Value, String)>,
+    /// Where the pod has chosen it.
+    pub(in crate::engine) own: Option<OwnDefault>,
+}
+
+/// What a pod asks for of the default network that it has chosen.
+pub(in crate::engine) struct OwnDefault {
+    /// `runtimeConfig` with that.
+    pub(in crate::engine) runtime: Value,
+    /// `CNI_ARGS` with that.
+    pub(in crate::engine) args: String,
+    /// The file in which a device plugin describes its device.
+    pub(in crate::engine) device_plugin_file: Option<String>,
+    /// The resource of which it has no device.
+    pub(in crate::engine) lacking: Option<String>,
+    /// The pod's devices, and which of them it has.
+    pub(in crate::engine) devices: AllocatedDevices,
 }
 
 /// A list of the administrator's, with what the pod says to its plugins, and its device.
@@ -203,21 +224,32 @@ fn told_to_plugins(
     Ok(device.and_then(|device| taking_a_device(&text, device.id)).unwrap_or(text))
 }
 
-/// A definition with a resource gets its device whether or not its plugins declare the capability, as Multus hands it to each. One that is
-/// executed may know it only by the two keys that Multus writes into its configuration (`delegateAddDeviceID` in pkg/types/conf.go).
-/// `None`: it is no definition, which its reader says better.
+/// A definition with a resource gets its device whether or not its plugins declare the capability, as Multus hands it to each, and one
+/// of ours the file for its description, which it writes. One that is executed may know the device only by the two keys that Multus
+/// writes into its configuration (`delegateAddDeviceID` in pkg/types/conf.go). `None`: it is no definition, which its reader says better.
 fn taking_a_device(text: &str, device: &str) -> Option<String> {
     let mut definition: Value = serde_json::from_str(text).ok()?;
     let declare = |plugin: &mut Value| {
+        let read = Fields::of(plugin).ok()?;
+        let kind = read.text("type").ok()??;
+        // In whatever spelling the reader of the list finds them; `null` is none.
+        let mut declared = match read.item("capabilities") {
+            Some(capabilities) => capabilities.value().as_object()?.clone(),
+            None => Map::new(),
+        };
+        let is_ours = BUILT_IN.contains(&kind.as_str()) || kind == OWN_TYPE;
+        declared.insert("deviceID".to_owned(), true.into());
+        if is_ours {
+            declared.insert("CNIDeviceInfoFile".to_owned(), true.into());
+        }
         let plugin = plugin.as_object_mut()?;
-        let is_ours = |kind: &str| BUILT_IN.contains(&kind) || kind == OWN_TYPE;
-        if !plugin.get("type").and_then(Value::as_str).is_some_and(is_ours) {
+        if !is_ours {
             for key in ["deviceID", "pciBusID"] {
                 plugin.insert(key.to_owned(), device.into());
             }
         }
-        let capabilities = plugin.entry("capabilities").or_insert_with(|| json!({}));
-        capabilities.as_object_mut()?.insert("deviceID".to_owned(), true.into());
+        plugin.retain(|key, _| folded(key) != "capabilities");
+        plugin.insert("capabilities".to_owned(), Value::Object(declared));
         Some(())
     };
     match definition.get_mut("plugins").and_then(Value::as_array_mut) {
@@ -248,12 +280,29 @@ mod tests {
     fn x10_a_definition_with_a_resource_takes_its_device_without_declaring_that() {
         let of = |text: &str| serde_json::from_str::<Value>(&taking_a_device(text, VF).unwrap()).unwrap();
         let sriov = of(r#"{"cniVersion":"1.0.0","type":"sriov","vlan":9,"capabilities":{"mac":true}}"#);
-        assert_eq!(sriov["capabilities"], json!({ "mac": true, "deviceID": true }));
+        let declared = json!({ "mac": true, "deviceID": true, "CNIDeviceInfoFile": true });
+        assert_eq!(sriov["capabilities"], declared);
         let list = of(r#"{"cniVersion":"1.0.0","plugins":[{"type":"sriov"},{"type":"tuning"}]}"#);
         assert!(
             list["plugins"].as_array().unwrap().iter().all(|one| one["capabilities"]["deviceID"] == true)
         );
         assert_eq!(taking_a_device(r#"{"plugins":[7]}"#, VF), None, "its reader says what is wrong");
+    }
+
+    #[test]
+    fn x10_capabilities_in_any_spelling_and_null_hide_neither_the_device_nor_what_is_declared_beside_it() {
+        const MAC: &str = "02:00:00:00:00:01";
+        let runtime = json!({ "deviceID": VF, "mac": MAC });
+        for (capabilities, mac) in [
+            (r#""capabilities":null"#, None),
+            (r#""Capabilities":{"mac":true}"#, Some(MAC)),
+            (r#""CAPABILITIES":{"mac":true,"deviceID":false}"#, Some(MAC)),
+        ] {
+            let text = format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"sriov",{capabilities}}}"#);
+            let list = ConfList::parse(&taking_a_device(&text, VF).unwrap()).unwrap();
+            let told = list.plugin_conf(0, None, runtime.as_object().unwrap()).unwrap().runtime;
+            assert_eq!((told.device_id.as_deref(), told.mac.as_deref()), (Some(VF), mac), "{capabilities}");
+        }
     }
 
     #[test]

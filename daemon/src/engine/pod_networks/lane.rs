@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
 use fairlead_cni::args::Args;
@@ -27,15 +27,19 @@ use crate::engine::netdev::setup::Dad;
 /// When it is full it is emptied: definitions come and go.
 const LIMIT: usize = 512;
 
-/// Networks that were looked at, by their text: whether all that they ask for are links that the kernel makes at once.
+/// Networks that were looked at: whether all that they ask for are links that the kernel makes at once. Their texts are not kept: that of
+/// a tenant can have 64 KiB.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ImmediateNetworks {
-    known: Mutex<HashMap<Arc<str>, bool>>,
+    /// By a hash whose key is this process's own: nobody can write a text that is taken for another one.
+    known: Mutex<HashMap<u64, bool>>,
+    hasher: RandomState,
 }
 
 impl ImmediateNetworks {
     pub(in crate::engine) fn has(&self, text: &str, kinds: &Kinds) -> bool {
-        if let Some(known) = self.known.lock().get(text) {
+        let hash = self.hasher.hash_one(text);
+        if let Some(known) = self.known.lock().get(&hash) {
             return *known;
         }
         let immediate = is_immediate(text, kinds);
@@ -43,7 +47,7 @@ impl ImmediateNetworks {
         if known.len() >= LIMIT {
             known.clear();
         }
-        known.insert(text.into(), immediate);
+        known.insert(hash, immediate);
         immediate
     }
 }

@@ -16,19 +16,24 @@ mod pod_description;
 mod requested_networks;
 mod taken_path;
 
-pub(super) use self::definitions::DefaultList;
+pub(super) use self::allocated_devices::{AllocatedDevices, without_device};
+pub(super) use self::definitions::{DefaultList, OwnDefault};
 pub(super) use self::lane::ImmediateNetworks;
 pub(super) use self::network_status_report::own_name;
 pub(super) use self::requested_networks::ANNOTATIONS;
 
+use std::sync::Arc;
+
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::npwg::NetworkSelection;
-use fairlead_kube::{ClusterError, PodRef};
+use fairlead_kube::{ClusterError, Pod, PodRef};
 
 /// What a pod asks for.
 #[derive(Debug)]
 pub(crate) struct PodNetworks {
     pod: PodRef,
+    /// The pod as the watch has told it; `None` where the runtime's call, or nobody, says what it asks for.
+    watched_pod: Option<Arc<Pod>>,
     default_network: Option<NetworkSelection>,
     others: Vec<AskedNetwork>,
     /// What of the annotations has no meaning, in words.
@@ -52,6 +57,11 @@ impl PodNetworks {
     /// The pod.
     pub(super) fn pod(&self) -> &PodRef {
         &self.pod
+    }
+
+    /// The pod as the watch has told it.
+    pub(super) fn watched_pod(&self) -> Option<&Arc<Pod>> {
+        self.watched_pod.as_ref()
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Instant;
 use fairlead_cni::CniResult;
 use fairlead_cni::config::ConfList;
 use fairlead_cni::result::{Interface, RouteConfig};
+use fairlead_kube::Wait;
 use fairlead_kube::npwg::NetworkSelection;
 use fairlead_kube::npwg::network_status::{Attached, network_status};
-use fairlead_kube::{Pod, Wait};
 use serde_json::Value;
 
 use super::PodNetworks;
 use super::default_routes::everywhere;
-use super::requested_networks::{annotations, asked};
+use super::requested_networks::{annotated, annotations, asked};
 use super::taken_path::taken_path;
 use crate::call::PodNetwork;
 use crate::engine::Engine;
@@ -32,7 +32,7 @@ impl Engine {
     }
 
     /// After a start: the daemon before may have been killed when a call was answered and network-status not yet told. A pod that is not
-    /// known yet is waited for until the deadline.
+    /// known yet is waited for until the deadline, where only the watch can say what it asks for.
     pub(in crate::engine) fn report_again(&self, deadline: Instant) {
         let Some(cluster) = &self.cluster else { return };
         self.annotate_pods_again();
@@ -48,10 +48,11 @@ impl Engine {
         let is_whole = first.made_with.is_none() && first.phase == Phase::Attached;
         let named = first.pod.as_ref().filter(|_| is_whole && first.key.plugin == OWN_TYPE)?;
         let node = self.node_of(first)?;
-        let pod = match annotations(&runtime_config(&first.config)).ok()? {
-            Some(annotations) => {
-                Arc::new(Pod { id: named.clone(), annotations, is_static: false, shared_dir: None })
-            }
+        // A running pod's annotations may say something else by now.
+        let of_call = annotations(&runtime_config(&first.config)).ok()?;
+        let pod = match of_call.or_else(|| first.annotations.clone()) {
+            Some(annotations) => annotated(named, annotations),
+            // A release before has not put them on record.
             None => self.cluster.as_ref()?.pod(named, &Wait { deadline, gone: &|| false }).ok()?,
         };
         asked(&pod, named, &first.key.ifname, &node).ok()

@@ -33,16 +33,11 @@ impl Engine {
         let Some(named) = PodRef::of_args(request.args) else { return Ok(None) };
         let known = self.pod_of_call(&named, request).map_err(|error| self.told(&named, error))?;
         let added = node.default_networks_of(&named.namespace);
-        let pod = match known {
-            Some(pod) => pod,
+        let (pod, is_watched) = match known {
+            Some(known) => known,
             None if added.is_empty() => return Ok(None),
             // What every pod gets needs nobody's word.
-            None => Arc::new(Pod {
-                id: named.clone(),
-                annotations: BTreeMap::new(),
-                is_static: false,
-                shared_dir: None,
-            }),
+            None => (annotated(&named, BTreeMap::new()), false),
         };
         let asked = asked(&pod, &named, &request.key.ifname, node);
         let asked = asked.and_then(|asked| asked.allowed_by(node)).map_err(|error| {
@@ -54,14 +49,15 @@ impl Engine {
                 cluster.warn(&named, "IgnoredNetworkAnnotation", ignored);
             }
         }
-        Ok(Some(asked))
+        Ok(Some(PodNetworks { watched_pod: is_watched.then_some(pod), ..asked }))
     }
 
+    /// The pod, and whether the watch tells what it asks for, and not the call itself.
     fn pod_of_call(
         &self,
         named: &PodRef,
         request: &AttachmentRequest<'_>,
-    ) -> Result<Option<Arc<Pod>>, CniError> {
+    ) -> Result<Option<(Arc<Pod>, bool)>, CniError> {
         let runtime = runtime_config(&request.conf.raw);
         let cluster = self.cluster.as_deref();
         if let Some(annotations) = annotations(&runtime)? {
@@ -70,18 +66,18 @@ impl Engine {
                 // K12, whoever tells the annotations.
                 cluster.must_not_be_gone(named, &wait).map_err(|why| told_of_cluster(&why))?;
             }
-            return Ok(Some(Arc::new(Pod {
-                id: named.clone(),
-                annotations,
-                is_static: false,
-                shared_dir: None,
-            })));
+            return Ok(Some((annotated(named, annotations), false)));
         }
         let Some(cluster) = cluster else { return Ok(None) };
         let deadline = request.waiting.deadline.min(Instant::now() + self.core.call_settings().pod_wait);
         let wait = Wait { deadline, gone: &|| request.waiting.gone.get() };
-        cluster.pod(named, &wait).map(Some).map_err(|why| told_of_cluster(&why))
+        cluster.pod(named, &wait).map(|pod| Some((pod, true))).map_err(|why| told_of_cluster(&why))
     }
+}
+
+/// A pod of which no more is known than how it is called and annotated.
+pub(super) fn annotated(named: &PodRef, annotations: BTreeMap<String, String>) -> Arc<Pod> {
+    Arc::new(Pod { id: named.clone(), annotations, is_static: false, shared_dir: None })
 }
 
 /// What a pod gets: what every pod has, and then what its annotations ask for, in its order.
@@ -106,7 +102,13 @@ pub(super) fn asked(
     let others = of_every_pod.chain(requested.networks).zip(named_all);
     let others = others.map(|(selection, interface)| AskedNetwork { selection, interface }).collect();
     let ignored = requested.ignored.iter().map(ToString::to_string).collect();
-    Ok(PodNetworks { pod: named.clone(), default_network: requested.default_network, others, ignored })
+    Ok(PodNetworks {
+        pod: named.clone(),
+        watched_pod: None,
+        default_network: requested.default_network,
+        others,
+        ignored,
+    })
 }
 
 impl PodNetworks {

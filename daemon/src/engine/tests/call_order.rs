@@ -1,6 +1,8 @@
 //! What comes after what: repeats, callers that go away, removals that an ADD has to wait for, GC.
 
-use fairlead_host::{Address, Op};
+use fairlead_host::double::KernelRequest;
+use fairlead_host::{Address, AddressFlags, Op, SetLink};
+use nix::errno::Errno;
 
 use super::*;
 
@@ -191,7 +193,7 @@ fn a_removal_that_an_add_has_hurried_in_vain_is_tried_again_whatever_fails() {
         rig.del(&small).unwrap();
         let id = rig.engine().core.store.silenced()[0].id;
         rig.kernel.forget_calls();
-        rig.kernel.fail_at(step, nix::errno::Errno::EIO);
+        rig.kernel.fail_at(step, Errno::EIO);
         let _ = rig.call(of_container(&rig, Command::Add, 2, &small));
         rig.kernel.heal();
         let core = &rig.engine().core;
@@ -277,6 +279,19 @@ fn x04_check_finds_what_has_changed() {
 }
 
 #[test]
+fn x04_check_misses_no_route_whose_gateway_is_0_0_0_0_nor_one_of_the_kernels_own_table() {
+    let rig = Rig::new();
+    let routes = r#"[{"dst":"10.9.0.0/16","gw":"0.0.0.0"},{"dst":"10.8.0.0/16","table":255}]"#;
+    let ipam = format!(
+        r#"{{"type":"static","addresses":[{{"address":"10.2.0.5/24","gateway":"10.2.0.1"}}],"routes":{routes}}}"#
+    );
+    let config =
+        format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"macvlan","master":"eth0","ipam":{ipam}}}"#);
+    let answer = rig.add(&config).unwrap();
+    rig.check(&config, &answer).unwrap();
+}
+
+#[test]
 fn an_ipam_plugin_that_is_not_there_is_refused_before_anything_is_on_record() {
     let rig = Rig::new();
     let before = rig.state();
@@ -340,4 +355,37 @@ fn a_pod_that_fills_its_interface_with_addresses_is_silenced_by_one_message_not_
     drop(pod);
     rig.reap();
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn del_switches_ipv6_off_before_the_interface_loses_its_name_where_it_has_a_routed_address_of_it() {
+    let off = KernelRequest::SetSysctl("net/ipv6/conf/net1/disable_ipv6".to_owned(), "1".to_owned());
+    let renamed = |request: &KernelRequest| {
+        matches!(request, KernelRequest::Op(Op::SetLink(SetLink { name: Some(_), .. })))
+    };
+    for (name, has_ipv6) in [("macvlan with two families", true), ("macvlan, static", false)] {
+        let config = configurations().into_iter().find(|(of, _)| *of == name).unwrap().1;
+        let added = || {
+            let rig = Rig::new();
+            rig.add(&config).unwrap();
+            rig.in_pod(|index| {
+                let (net, flags) = ("fe80::5/64".parse().unwrap(), AddressFlags::default());
+                vec![Op::AddAddress(Address { index, net, broadcast: None, flags })]
+            });
+            rig.kernel.forget_calls();
+            rig
+        };
+        let rig = added();
+        rig.del(&config).unwrap();
+        let requests: Vec<_> = rig.kernel.calls().into_iter().map(|call| call.request).collect();
+        let (at, renamed) = (requests.iter().position(|r| *r == off), requests.iter().position(renamed));
+        assert_eq!(at.is_some(), has_ipv6, "{name}: {requests:?}");
+        assert!(at < renamed, "{name}: {requests:?}");
+        if let Some(at) = at {
+            // As where `/proc/sys` is read-only.
+            let rig = added();
+            rig.kernel.fail_at(at, Errno::EROFS);
+            rig.del(&config).unwrap();
+        }
+    }
 }

@@ -240,6 +240,35 @@ fn x14_an_error_names_network_and_interface_the_reason_and_what_to_do() {
 }
 
 #[test]
+fn check_says_what_has_changed_and_names_network_interface_and_container_once() {
+    let (rig, config) = (Rig::new(), config("macvlan", ETH0, FIXED));
+    let answer = rig.add(&config).unwrap();
+    rig.in_pod(|index| vec![Op::DeleteLink(index)]);
+    let error = rig.check(&config, &answer).unwrap_err();
+    let told = "network \"lab-net\", interface \"net1\": container c1: the interface is gone";
+    assert_eq!((error.code, error.msg.as_str()), (Code::Changed, told));
+    assert!(error.details.contains("make it anew"), "{error}");
+}
+
+#[test]
+fn an_interface_name_in_which_the_kernel_puts_a_number_is_refused_and_its_del_succeeds() {
+    for (kind, more) in [("macvlan", ETH0), ("host-device", r#""device":"dev0","#)] {
+        let rig = Rig::new();
+        let before = rig.state();
+        let config = config(kind, more, FIXED);
+        let call = |command| {
+            let request = rig.request(command, "c1", &config);
+            rig.call(crate::engine::tests::Request { ifname: "net%d".into(), ..request })
+        };
+        let error = call(Command::Add).unwrap_err();
+        assert_eq!(error.code, Code::BadEnvironment, "{error:?}");
+        assert!(error.msg.contains("CNI_IFNAME \"net%d\" holds '%'"), "{error:?}");
+        call(Command::Del).unwrap();
+        assert_eq!(rig.state(), before, "{kind}");
+    }
+}
+
+#[test]
 fn a_networks_name_that_no_directory_can_have_is_refused_before_anything_is_on_record() {
     let rig = Rig::new();
     let before = rig.state();

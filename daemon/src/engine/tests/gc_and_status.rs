@@ -26,8 +26,7 @@ impl Node {
         let node = Node { cluster: Cluster::on_this_host(), dir: tempfile::tempdir().unwrap() };
         node.cluster.rig.kernel.add_namespace(OTHER_POD);
         node.plugin("");
-        let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": node.path("addresses")});
-        let macvlan = json!({"type": "macvlan", "master": "eth0", "ipam": ipam});
+        let macvlan = node.macvlan("10.1.0.0/24");
         node.conf("10-net.conflist", &list("net", "1.1.0", &json!([macvlan, {"type": "listens"}])));
         let radio = list("radio", "1.1.0", &json!([{"type": "listens"}]));
         node.cluster.api.put_definition("shop", "radio", &radio, None);
@@ -43,6 +42,11 @@ impl Node {
 
     fn path(&self, name: &str) -> String {
         self.dir.path().join(name).display().to_string()
+    }
+
+    fn macvlan(&self, subnet: &str) -> Value {
+        let ipam = json!({"type": "host-local", "subnet": subnet, "dataDir": self.path("addresses")});
+        json!({"type": "macvlan", "master": "eth0", "ipam": ipam})
     }
 
     /// `also`: what the plugin does beside telling of its call.
@@ -81,6 +85,24 @@ printf '{{"command":"%s","container":"%s","conf":%s}}\n' "$CNI_COMMAND" "$CNI_CO
         let valid: Vec<Value> =
             valid.iter().map(|container| json!({"containerID": container, "ifname": "eth0"})).collect();
         self.call(Command::Gc, "", &json!({ "cni.dev/valid-attachments": valid }))
+    }
+
+    /// The runtime's own call of the macvlan of this network of the conf dir.
+    fn call_directly(&self, command: Command, name: &str, subnet: &str, more: &Value) {
+        let mut config = self.macvlan(subnet);
+        for keys in [&json!({"cniVersion": "1.1.0", "name": name}), more] {
+            config.as_object_mut().unwrap().extend(keys.as_object().cloned().unwrap());
+        }
+        let of = self.cluster.rig.request(command, "direct", &config.to_string());
+        let request = Request { netns: OTHER_POD.to_owned(), ..of };
+        self.cluster.rig.serve(request, Instant::now(), Duration::from_secs(60)).outcome.unwrap();
+    }
+
+    /// The container and the network of each attachment that nobody has begun to remove.
+    fn attached(&self) -> Vec<String> {
+        let all = self.cluster.rig.engine().core.store.all();
+        let attached = all.iter().filter(|a| a.phase == crate::store::Phase::Attached);
+        attached.map(|a| format!("{} {}", a.key.container, a.key.network)).collect()
     }
 
     /// What the plugin was called with for this command, by the name of the network.
@@ -157,6 +179,30 @@ fn x03_gc_leaves_a_definition_alone_whose_pods_are_gone_and_reaches_it_again_wit
     assert_eq!(reached(&[]), [of("net", &[])]);
     node.call(Command::Add, "c2", &json!({})).unwrap();
     assert_eq!(reached(&["c2"]), [of("net", &["c2 eth0"]), of("radio", &["c2 eth0", "c2 net1"])]);
+}
+
+#[test]
+fn x03_gc_of_a_network_of_the_conf_dir_itself_leaves_what_pods_have_of_it_by_ours() {
+    let node = Node::new();
+    node.conf("30-sidecar.conflist", &list("sidecar", "1.1.0", &json!([node.macvlan("10.2.0.0/24")])));
+    let node = node.restarted();
+    node.cluster.api.put_pod(&web(), &[]);
+    node.call(Command::Add, "c1", &json!({"defaultNetworks": ["sidecar"]})).unwrap();
+    let (of_pod, interfaces) = (node.attached(), node.cluster.pod().0);
+    assert_eq!((of_pod.len(), interfaces.len()), (4, 2), "two lists with a macvlan each: {of_pod:?}");
+    // libcni writes that there is none as `null`.
+    let none = json!({"cni.dev/valid-attachments": null, "cni.dev/attachments": null});
+    for (name, subnet) in [("net", "10.1.0.0/24"), ("sidecar", "10.2.0.0/24")] {
+        node.call_directly(Command::Add, name, subnet, &json!({}));
+        assert_eq!(node.attached().len(), 5);
+        node.call_directly(Command::Gc, name, subnet, &none);
+        assert_eq!(node.attached(), of_pod, "{name}: the runtime's own attachment goes, and nothing else");
+        assert_eq!(node.cluster.pod().0, interfaces, "{name}");
+    }
+    assert_eq!(files(&node.dir.path().join("addresses")), ["10.1.0.2", "10.2.0.2"]);
+    // What has lost its pod goes with the whole, by the GC of our own network.
+    node.gc(&[]).unwrap();
+    assert_eq!(node.attached(), Vec::<String>::new());
 }
 
 #[test]

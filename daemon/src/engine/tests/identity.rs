@@ -3,6 +3,7 @@
 use fairlead_host::{Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, SetLink};
 
 use super::*;
+use crate::store::Phase;
 
 pub(super) fn macvlan_link() -> Kind {
     Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None }
@@ -82,6 +83,19 @@ fn x03_a_namespace_that_died_is_collected_without_anyones_gc() {
     rig.reap();
     assert_eq!(rig.allocations(), Vec::<String>::new());
     assert!(rig.engine().core.store.all().is_empty());
+}
+
+#[test]
+fn x03_who_saw_it_attached_does_not_take_back_that_a_del_has_silenced_it() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    let core = &rig.engine().core;
+    let seen = core.store.all().remove(0);
+    rig.kernel.kill_namespace(POD);
+    core.store.enter(seen.id, Phase::Silenced).unwrap();
+    core.collect_if_dead(&seen, seen.netns.nsid);
+    assert_eq!(core.store.get(seen.id).unwrap().phase, Phase::Silenced);
+    assert!(core.store.find(&seen.key).is_none(), "a repeated DEL would work on it beside the queue");
 }
 
 #[test]

@@ -7,19 +7,26 @@ use fairlead_kubelet::fake_kubelet::{FakeKubelet, Get, exhausted, pod};
 use super::*;
 
 /// A second VF beside [`VF`].
-const OTHER: &str = "0000:21:10.2";
-const RADIO: &str = "intel.com/radio";
+pub(super) const OTHER: &str = "0000:21:10.2";
+pub(super) const RADIO: &str = "intel.com/radio";
 const CONFIG: &str =
     r#"{"cniVersion":"1.1.0","name":"radio","type":"sriov","resourceName":"intel.com/radio","vlan":100}"#;
+
+impl Rig {
+    /// The host gets the second VF.
+    pub(super) fn plug_other_vf(&self) {
+        let sys = self.dir.path().join("sys");
+        vf::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
+        vf::driven(&sys, OTHER, "igbvf");
+        let pf = self.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
+        self.kernel.add_vf(pf, OTHER, "vf1");
+    }
+}
 
 /// A rig whose host has two VFs and a kubelet that has given the pod both.
 fn rig() -> (Rig, FakeKubelet) {
     let rig = Rig::new();
-    let sys = rig.dir.path().join("sys");
-    vf::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
-    vf::driven(&sys, OTHER, "igbvf");
-    let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
-    rig.kernel.add_vf(pf, OTHER, "vf1");
+    rig.plug_other_vf();
     let kubelet = FakeKubelet::running(&rig.root);
     kubelet.answers.lock().unwrap().pods = vec![
         pod("ran", "cu-0", &[("app", &[(RADIO, "0000:21:10.4", 0)])]),

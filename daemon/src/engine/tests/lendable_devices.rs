@@ -55,7 +55,7 @@ impl Rig {
         }));
     }
 
-    fn vlan_on(&self, name: &str, parent: &str) {
+    pub(super) fn vlan_on(&self, name: &str, parent: &str) {
         let parent = Parent::Same(self.index(parent));
         self.in_host(Op::CreateLink(NewLink {
             name: name.to_owned(),
@@ -93,7 +93,7 @@ fn what_carries_the_default_route_is_not_lent_in_any_table_or_family_nor_what_it
             assert!(why.ends_with("is not lent: it carries the node's default route"), "{why}");
         }
         rig.vlan_on("eth0.5", "eth0");
-        rig.route_by("eth0.5", dst, table + 1);
+        rig.route_by("eth0.5", dst, table - 1);
         for config in takers("eth0") {
             let why = rig.refuses(&config, Code::InvalidConfig);
             assert!(why.ends_with(r#"default route, through "eth0.5" above it"#), "{why}");
@@ -232,6 +232,139 @@ fn a_vf_of_a_pool_comes_by_its_pool_only_in_whatever_way_it_is_named() {
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
+/// A rig whose VFs are ready in a pool of kubelet's, which has given each to a pod.
+fn with_pool_of_kubelet(more: &str) -> (Rig, FakeKubelet) {
+    let rig = kept(&POOL.replace("}}]", &format!("}}{more}}}]")));
+    let kubelet = kubelet_of(&rig);
+    (rig, kubelet)
+}
+
+#[test]
+fn host_device_has_a_vf_of_a_pool_that_kubelet_gave_to_its_pod_and_the_pool_has_it_back() {
+    let config = host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#));
+    for dies in [false, true] {
+        let (mut rig, _kubelet) = with_pool_of_kubelet(&format!(", resourceName: {RADIO}"));
+        let at_home = |rig: &Rig| rig.kernel.host().unwrap().link_by_name("vf0").unwrap().unwrap();
+        let (link, before) = (at_home(&rig), rig.state());
+        let of_other = rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
+        assert_eq!((of_other.code, rig.state()), (Code::InvalidConfig, before), "{of_other}");
+        assert!(of_other.msg.ends_with("and it has not given it to pod ran/du-1"), "{of_other}");
+        assert_eq!(rig.states(), ["ready", "ready"]);
+
+        let answer = rig.call(of_pod(&rig, "du-0", &config)).unwrap();
+        assert!(!answer.contains("pciID"), "it answers as the reference plugin: {answer}");
+        let lent = rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("net1").unwrap().unwrap();
+        assert_eq!(
+            (lent.alias.as_deref(), lent.mac, lent.mtu, lent.up),
+            (Some("vf0"), link.mac, link.mtu, true)
+        );
+        assert_eq!(rig.states(), ["lent", "ready"]);
+        assert_eq!(rig.members()[0]["attachment"], "net1 of container c1");
+        let with = format!(r#"{},"prevResult":{answer}}}"#, config.strip_suffix('}').unwrap());
+        rig.call(Request { command: Command::Check, ..of_pod(&rig, "du-0", &with) }).unwrap();
+
+        if dies {
+            rig.kernel.kill_namespace(POD);
+            rig.kernel.add_namespace(POD);
+            rig.restart();
+        }
+        rig.call(Request { command: Command::Del, ..of_pod(&rig, "du-0", &config) }).unwrap();
+        rig.reap();
+        rig.keep();
+        assert_eq!(rig.states(), ["ready", "ready"]);
+        let now = at_home(&rig);
+        assert_eq!((now.alias, now.mac, now.mtu), (link.alias, link.mac, link.mtu));
+        rig.call(of_pod(&rig, "du-0", &config)).unwrap();
+    }
+}
+
+#[test]
+fn host_device_has_no_vf_of_a_pool_of_which_kubelet_gives_nothing() {
+    let (rig, _kubelet) = with_pool_of_kubelet("");
+    let config = host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#));
+    let refused = rig.call(of_pod(&rig, "du-0", &config)).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+    assert!(refused.msg.ends_with(&format!(r#"it is VF {VF} of pool "radio""#)), "{refused}");
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn a_path_of_host_device_waits_for_the_vf_that_its_pool_prepares() {
+    let (rig, _kubelet) = with_pool_of_kubelet(&format!(", resourceName: {RADIO}"));
+    let config = host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#));
+    rig.call(of_pod(&rig, "du-0", &config)).unwrap();
+    rig.call(Request { command: Command::Del, ..of_pod(&rig, "du-0", &config) }).unwrap();
+    rig.reap();
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    // As it is in the middle of it.
+    rig.kernel.drive(VF, None).unwrap();
+    let paths = format!(
+        r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"fairlead","ipam":{{}},
+            "runtimeConfig":{{"deviceID":"{VF}"}},"paths":[{{"type":"host-device"}},{{"type":"macvlan","master":"eth0"}}]}}"#
+    );
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.call(of_pod(&rig, "du-0", &paths)));
+        std::thread::sleep(Duration::from_millis(20));
+        rig.kernel.drive(VF, Some("igbvf")).unwrap();
+        rig.engine().core.kinds.sriov.pools.work_here();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.states(), ["lent", "ready"]);
+}
+
+#[test]
+fn a_device_on_which_another_pods_interface_stands_is_lent_to_nobody_before_that_ones_del() {
+    let made = |kind: &str, keys: &str, master: &str| {
+        format!(
+            r#"{{"cniVersion":"1.1.0","name":"made","type":"{kind}","master":"{master}"{keys},
+                "ipam":{{"type":"static","addresses":[{{"address":"10.9.0.5/24"}}]}}}}"#
+        )
+    };
+    let [lent, passthru] = takers("dev0");
+    for (kind, keys) in [("macvlan", ""), ("ipvlan", ""), ("vlan", r#","vlanId":7"#)] {
+        for master in ["dev0", "dev0.5"] {
+            let rig = Rig::new();
+            rig.vlan_on("dev0.5", "dev0");
+            let standing = made(kind, keys, master);
+            let of_other =
+                Request { ifname: "net9".to_owned(), ..rig.request(Command::Add, "c9", &standing) };
+            rig.call(of_other.clone()).unwrap();
+            // That the node can do without the device says nothing of pods.
+            for allowed in ["logLevel: info", "policy: {lendable: [dev0]}"] {
+                rig.engine().configure(&settings(allowed));
+                for config in [&lent, &passthru] {
+                    let why = rig.refuses(config, Code::InvalidConfig);
+                    let told = r#"device "dev0" of the host is not lent: these stand on it: interface "net9" of container c9"#;
+                    assert!(why.ends_with(told), "{why}");
+                }
+                let before = rig.state();
+                let refused = rig.add_definition_with("", "a", "net1", &lent, &json!({})).unwrap_err();
+                assert_eq!((refused.code, rig.state()), (Code::InvalidConfig, before), "{refused}");
+                assert!(refused.msg.contains("these stand on it"), "{refused}");
+            }
+            rig.call(Request { command: Command::Del, ..of_other }).unwrap();
+            rig.reap();
+            [&lent, &passthru].into_iter().for_each(|config| rig.lends(config));
+        }
+    }
+    // What stands on a VF of no pool counts the same.
+    let rig = Rig::new();
+    let of_other =
+        Request { ifname: "net9".to_owned(), ..rig.request(Command::Add, "c9", &made("macvlan", "", "vf0")) };
+    rig.set_up("vf0", true);
+    rig.call(of_other).unwrap();
+    let why = rig.refuses(&pools::config(VF, r#","ipam":{}"#), Code::InvalidConfig);
+    assert!(why.ends_with(r#"these stand on it: interface "net9" of container c9"#), "{why}");
+    // What the pod has itself does not.
+    let rig = Rig::new();
+    let own = Request {
+        ifname: "net8".to_owned(),
+        ..rig.request(Command::Add, "c1", &made("macvlan", "", "dev0"))
+    };
+    rig.call(own).unwrap();
+    rig.add(&lent).unwrap();
+}
+
 #[test]
 fn a_vf_of_a_pool_is_not_lent_while_the_configuration_with_the_pool_cannot_be_read() {
     let mut rig = kept(POOL);
@@ -283,18 +416,21 @@ fn a_vf_that_comes_home_from_another_pod_is_not_lent_before_it_is_free() {
     assert!(refused.msg.contains(&format!("VF {VF} cannot be had")), "{refused}");
 }
 
+/// A kubelet that has given each of the two VFs to a pod.
+fn kubelet_of(rig: &Rig) -> FakeKubelet {
+    let kubelet = FakeKubelet::running(&rig.root);
+    kubelet.answers.lock().unwrap().pods = vec![
+        pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])]),
+        pod("ran", "du-1", &[("app", &[(RADIO, SECOND, 0)])]),
+    ];
+    kubelet
+}
+
 /// A rig with two VFs of no pool, and a kubelet whose device plugin, another's, has both.
 fn with_another_plugin() -> (Rig, FakeKubelet) {
     let rig = pools::with("logLevel: info");
-    let kubelet = FakeKubelet::running(&rig.root);
-    {
-        let mut answers = kubelet.answers.lock().unwrap();
-        answers.allocatable = vec![device(RADIO, VF, 0), device(RADIO, SECOND, 0)];
-        answers.pods = vec![
-            pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])]),
-            pod("ran", "du-1", &[("app", &[(RADIO, SECOND, 0)])]),
-        ];
-    }
+    let kubelet = kubelet_of(&rig);
+    kubelet.answers.lock().unwrap().allocatable = vec![device(RADIO, VF, 0), device(RADIO, SECOND, 0)];
     (rig, kubelet)
 }
 

@@ -5,6 +5,7 @@ mod bounded_start;
 mod call_order;
 mod cluster_network;
 mod default_master;
+mod definitions_with_resources;
 mod endless_resets;
 mod error_texts;
 mod executed_ipam;
@@ -26,6 +27,7 @@ mod multus_pods;
 mod nearest_master;
 mod network_status;
 mod nic_carrier;
+mod nodes_addresses;
 mod ovs_ports;
 mod phases_and_trace;
 mod pod_addresses;
@@ -231,6 +233,27 @@ impl Rig {
     /// host-local's files, without its own bookkeeping.
     fn allocations(&self) -> Vec<String> {
         files(&self.dir.path().join("root/var/lib/cni/networks"))
+    }
+
+    /// What a pod has, but for what is made anew with each link: interfaces, whether they are up, addresses, routes.
+    pub(super) fn pod_has(&self) -> Vec<String> {
+        let mut pod = fairlead_host::NetKernel::pod(&*self.kernel, POD.as_ref()).unwrap();
+        let (links, routes) = (pod.links().unwrap(), pod.routes().unwrap());
+        let mut has: Vec<String> = routes
+            .into_iter()
+            .map(|route| {
+                let by =
+                    links.iter().find(|link| link.index == route.index).map(|link| link.name.to_string());
+                format!("{:?}", (by, fairlead_host::Route { index: 0, ..route }))
+            })
+            .collect();
+        for link in &links {
+            let addresses = pod.addresses(link.index).unwrap();
+            let addresses: Vec<String> = addresses.iter().map(|address| address.net.to_string()).collect();
+            has.push(format!("{:?}", (link.name.to_string(), link.up, link.mtu, addresses)));
+        }
+        has.sort();
+        has
     }
 
     fn state(&self) -> State {

@@ -1,6 +1,8 @@
 //! Devices of the host that the reference plugin has moved into a pod: the DEL of such a pod brings them home, and nothing that the pod can
 //! have made itself (K10).
 
+use std::fs::File;
+
 use fairlead_host::{Kind, Link, NetKernel, Op, SetLink};
 use nix::errno::Errno;
 
@@ -88,6 +90,34 @@ fn k10_del_leaves_what_the_pod_can_have_made_whatever_alias_and_name_it_has_give
     let rig = Rig::new();
     moved(&rig, "dev0");
     leaves_alone(&rig, &config(r#""device":"dev0""#));
+}
+
+#[test]
+fn k10_del_warns_of_a_virtual_device_that_may_be_the_hosts_and_goes_with_the_pod() {
+    let warned = |device: &str, of_pod: &str| {
+        let rig = Rig::new();
+        rig.kernel.add_namespace(OTHER_POD);
+        let lent = config(r#""device":"dev0""#);
+        rig.call(Request { netns: OTHER_POD.to_owned(), ..rig.request(Command::Add, "c2", &lent) }).unwrap();
+        rig.kernel.add_link(POD, "net1", Kind::Other { name: "bond".to_owned() }).unwrap();
+        alias(&rig, of_pod);
+        let file = rig.dir.path().join("log");
+        let to_log =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(File::create(&file).unwrap()).finish();
+        tracing::subscriber::with_default(to_log, || {
+            leaves_alone(&rig, &config(&format!(r#""device":"{device}""#)));
+        });
+        std::fs::read_to_string(file).unwrap()
+    };
+    let log = warned("bond7", "bond7");
+    for part in ["WARN", "bond7", "net1", "c1", "Move it back by hand"] {
+        assert!(log.contains(part), "{part:?} is not in {log}");
+    }
+    // Another one than the configured, and one that is on record of another pod.
+    for (device, alias) in [("bond7", "bond8"), ("dev0", "dev0")] {
+        let log = warned(device, alias);
+        assert!(!log.contains("by hand"), "{log}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::*;
 use crate::call::Lane;
 
 /// Two NICs, on nodes 0 and 1, and one that no machine tells the node of.
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let rig = Rig::new();
     let sys = rig.dir.path().join("sys");
     let put = |path: String, text: &str| {

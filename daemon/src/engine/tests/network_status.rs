@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::fallback::{MACVLAN, SRIOV, config};
 use super::pod_networks::{ARGS, Cluster, NETWORKS, definition, web};
 use super::*;
+use crate::store::Attachment;
 
 #[test]
 fn what_a_pod_has_got_is_reported_once_it_is_answered() {
@@ -59,6 +60,50 @@ fn x11_a_daemon_killed_before_it_told_network_status_tells_it_after_the_restart_
     let status: Value = serde_json::from_str(&again[0].1).unwrap();
     assert_eq!(status[1]["name"], "shop/oam", "{status}");
     assert_eq!((&status[1]["interface"], &status[0]["default"]), (&json!("net1"), &json!(true)));
+}
+
+/// The name and the interface of each network, as network-status told it last.
+fn named(cluster: &Cluster) -> Vec<String> {
+    let status = last_status(cluster);
+    let word = |entry: &Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let entries = status.as_array().unwrap().iter();
+    entries.map(|entry| format!("{} {}", word(entry, "name"), word(entry, "interface"))).collect()
+}
+
+#[test]
+fn x11_after_a_restart_network_status_goes_by_what_the_pod_was_annotated_with_when_it_was_attached() {
+    type Annotations = &'static [(&'static str, &'static str)];
+    let cases: [(Annotations, Annotations, &[&str]); 2] = [
+        (
+            &[(NETWORKS, "radio,oam")],
+            &[(NETWORKS, "oam,radio")],
+            &["net eth0", "shop/radio net1", "shop/oam net2"],
+        ),
+        (&[], &[("v1.multus-cni.io/default-network", "other")], &["net eth0"]),
+    ];
+    for (before, after, names) in cases {
+        let mut cluster = Cluster::new();
+        cluster.api.put_pod(&web(), before);
+        let add = cluster.request(Command::Add);
+        cluster.rig.serve(add, Instant::now(), Duration::from_secs(30)).outcome.unwrap();
+        cluster.api.put_pod(&web(), after);
+        cluster.rig.restart();
+        cluster.rig.engine().report_again(Instant::now());
+        assert_eq!(named(&cluster), names, "{before:?}");
+    }
+}
+
+#[test]
+fn x11_for_a_record_of_a_release_before_the_watch_says_what_the_pod_asks_for() {
+    let mut cluster = Cluster::asking("radio");
+    let add = cluster.request(Command::Add);
+    cluster.rig.serve(add, Instant::now(), Duration::from_secs(30)).outcome.unwrap();
+    let store = &cluster.rig.engine().core.store;
+    let first = store.all().into_iter().find(|a| a.annotations.is_some()).unwrap();
+    store.begin(Attachment { annotations: None, ..Attachment::clone(&first) }).unwrap();
+    cluster.rig.restart();
+    cluster.rig.engine().report_again(Instant::now());
+    assert_eq!(named(&cluster), ["net eth0", "shop/radio net1"]);
 }
 
 fn of_name(name: &str) -> PodRef {

@@ -154,7 +154,9 @@ fn m14_what_the_pod_asks_for_reaches_the_plugin_or_fails_the_pod() {
 
 #[test]
 fn m08_x05_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
-    let calls = calls_of(&Cluster::asking("radio,oam"), Cluster::add);
+    let unrefused = Cluster::asking("radio,oam");
+    let calls = calls_of(&unrefused, Cluster::add);
+    let whole = unrefused.rig.pod_has();
     for n in 0..calls {
         let cluster = Cluster::asking("radio,oam");
         let before = cluster.rig.state();
@@ -163,6 +165,7 @@ fn m08_x05_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
         let answer = cluster.add();
         cluster.rig.kernel.heal();
         if answer.is_ok() {
+            assert_eq!(cluster.rig.pod_has(), whole, "call {n} of {calls}");
             cluster.del().unwrap();
         }
         cluster.rig.reap();

@@ -23,6 +23,21 @@ fn k23_a_pod_whose_networks_take_only_the_kernel_is_attached_on_the_fast_lane() 
     assert_eq!(cluster.rig.prepare(cluster.request(Command::Del)).lane(), Lane::Slow);
 }
 
+#[test]
+fn of_a_long_definition_no_more_is_kept_than_which_lane_it_is_for() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    let padding = format!(r#"{{"padding":"{}","#, "x".repeat(1 << 16));
+    let fast = definition("radio", "10.9.0.0/24").replacen('{', &padding, 1);
+    let slow = fast.replace("host-local", "whereabouts");
+    for _ in 0..2 {
+        assert!(engine.immediate.has(&fast, &engine.core.kinds));
+        assert!(!engine.immediate.has(&slow, &engine.core.kinds));
+    }
+    let kept = format!("{:?}", engine.immediate);
+    assert!(kept.len() < 1024, "{} bytes", kept.len());
+}
+
 /// How often an ADD enters the pod's namespace.
 fn visits(cluster: &Cluster) -> usize {
     let opens = |call: &Call| matches!(&call.request, KernelRequest::Open(path) if path == Path::new(POD));

@@ -27,6 +27,11 @@ fn added(rig: &Rig, config: &str) {
 fn x05_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
     for (name, config) in configurations() {
         let calls = calls_of(&config, |rig| rig.add(&config), nothing);
+        let whole = {
+            let rig = Rig::new();
+            added(&rig, &config);
+            rig.pod_has()
+        };
         for n in 0..calls {
             let rig = Rig::new();
             let before = rig.state();
@@ -36,6 +41,7 @@ fn x05_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
             rig.kernel.heal();
             if answer.is_ok() {
                 // What was refused was no more than a wish (a sysctl that an old kernel may lack).
+                assert_eq!(rig.pod_has(), whole, "{name}, call {n} of {calls}");
                 rig.del(&config).unwrap();
             }
             rig.reap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fairlead_cni::Code;
+use fairlead_host::double::{Call, KernelRequest, Place};
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -223,6 +224,117 @@ fn a_device_with_addresses_is_lent_by_the_administrator_and_by_no_tenant() {
     let refused = rig.add_definition("a", "net1", text, &Value::Null).unwrap_err();
     assert!(refused.msg.contains("192.0.2.9/24") && refused.code.number() == 7, "{refused}");
     rig.add(text).unwrap();
+}
+
+/// A definition of this type on a master.
+fn on_master(kind: &str, master: &str, keys: &str) -> String {
+    format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"{kind}","master":{master}{keys},{HOST_LOCAL}}}"#)
+}
+
+#[test]
+fn no_tenants_link_stands_on_the_hosts_end_of_a_pods_wire_nor_on_what_stands_on_that() {
+    for (kind, keys) in [("macvlan", ""), ("ipvlan", ""), ("vlan", r#","vlanId":7"#)] {
+        for (master, names) in
+            [(r#""cali1""#, "\"cali1\": it leads"), (r#""cali1.5""#, "\"cali1.5\": \"cali1\" below it leads")]
+        {
+            let rig = Rig::new();
+            rig.kernel.add_wire_end("cali1");
+            rig.vlan_on("cali1.5", "cali1");
+            let before = rig.state();
+            let text = on_master(kind, master, keys);
+            let told = rig.add_definition("a", "net1", &text, &Value::Null).unwrap_err();
+            assert_eq!((told.code, rig.state()), (Code::InvalidConfig, before), "{told}");
+            let why = format!("master {names} into another network namespace");
+            assert!(told.msg.contains(&why) && told.details.contains("policy.lendable"), "{told}");
+            rig.add(&text).unwrap();
+        }
+    }
+}
+
+#[test]
+fn of_several_masters_the_one_that_is_taken_is_no_pods_either() {
+    let rig = nearest_master::rig();
+    rig.kernel.add_wire_end("cali1");
+    let text = on_master("macvlan", r#"["cali1","nowhere0"]"#, "");
+    let told = rig.add_definition("a", "net1", &text, &Value::Null).unwrap_err();
+    assert!(told.code == Code::InvalidConfig && told.msg.contains("master \"cali1\""), "{told}");
+}
+
+#[test]
+fn a_master_that_leads_away_is_a_tenants_where_it_is_the_nodes_uplink_or_the_configuration_names_it() {
+    let text = on_master("macvlan", r#""wire0""#, "");
+    let rig = Rig::new();
+    rig.kernel.add_wire_end("wire0");
+    rig.route_with_metric("wire0", "0.0.0.0/0", 77, None);
+    rig.add_definition("a", "net1", &text, &Value::Null).unwrap_err();
+    rig.route_with_metric("wire0", "0.0.0.0/0", 254, None);
+    rig.add_definition("a", "net1", &text, &Value::Null).unwrap();
+    let rig = Rig::new();
+    rig.kernel.add_wire_end("wire0");
+    rig.engine().configure(&pools::settings("policy: {lendable: [wire0]}"));
+    rig.add_definition("a", "net1", &text, &Value::Null).unwrap();
+}
+
+#[test]
+fn a_master_of_a_tenants_definition_that_stands_on_nothing_is_looked_up_once_and_no_more() {
+    let rig = Rig::new();
+    rig.kernel.forget_calls();
+    rig.add_definition("a", "net1", &macvlan_with(HOST_LOCAL), &Value::Null).unwrap();
+    let is_look = |request: &KernelRequest| {
+        use KernelRequest::{LinkByIndex, LinkByName, Links, Routes};
+        matches!(request, LinkByName(_) | LinkByIndex(_) | Links | Routes)
+    };
+    let in_host = |call: &Call| call.place == Place::Host && is_look(&call.request);
+    let looks: Vec<_> = rig.kernel.calls().into_iter().filter(in_host).collect();
+    assert_eq!(looks.len(), 1, "{looks:?}");
+}
+
+/// An ipvlan on a master, as the network `net` of the administrator has it.
+fn ipvlan(master: &str, mode: &str) -> String {
+    on_master("ipvlan", &format!("{master:?}"), &format!(r#","mode":"{mode}""#))
+}
+
+#[test]
+fn an_ipvlan_that_would_change_the_mode_of_anothers_is_refused_until_that_one_is_gone() {
+    let rig = Rig::new();
+    let (l2, l3) = (ipvlan("eth0", "l2"), ipvlan("eth0", "l3"));
+    rig.add(&l2).unwrap();
+    let before = rig.state();
+    let told = rig.add_definition("b", "net2", &l3, &Value::Null).unwrap_err();
+    assert_eq!((told.code, rig.state()), (Code::InvalidConfig, before.clone()), "{told}");
+    let why = r#"mode L2 is that of interface "net1" of container c1 of network "net""#;
+    assert!(told.msg.contains(why) && told.details.contains("another `master`"), "{told}");
+    // The administrator's too, and by any of the pod's networks.
+    let other = Request { ifname: "net3".into(), ..rig.request(Command::Add, "c3", &l3) };
+    assert_eq!(rig.call(other.clone()).unwrap_err().code, Code::InvalidConfig);
+    assert_eq!(rig.state(), before);
+    // The same mode, and another master.
+    rig.add_definition("b", "net4", &l2, &Value::Null).unwrap();
+    rig.add_definition("b", "net5", &ipvlan("dev0", "l3"), &Value::Null).unwrap();
+    for (ifname, text) in [("net4", &l2), ("net1", &l2)] {
+        rig.call(Request { ifname: ifname.into(), ..rig.request(Command::Del, "c1", text) }).unwrap();
+    }
+    // They are answered as gone: it does not matter that their links are still there.
+    rig.call(other).unwrap();
+}
+
+#[test]
+fn of_two_ipvlans_of_different_modes_that_come_at_the_same_time_not_both_are_made() {
+    for _ in 0..20 {
+        let rig = Rig::new();
+        rig.kernel.add_namespace("/run/netns/other");
+        let ask = |container: &str, netns: &str, mode: &str| {
+            let request = rig.request(Command::Add, container, &ipvlan("eth0", mode));
+            rig.call(Request { netns: netns.to_owned(), ..request })
+        };
+        let made = std::thread::scope(|scope| {
+            let other = scope.spawn(|| ask("c2", "/run/netns/other", "l3").is_ok());
+            let one = ask("c1", POD, "l2").is_ok();
+            usize::from(one) + usize::from(other.join().unwrap())
+        });
+        assert!(made <= 1);
+        assert_eq!(rig.engine().core.store.all().len(), made);
+    }
 }
 
 /// Tells in the file `told` where it works, then writes where its configuration says.

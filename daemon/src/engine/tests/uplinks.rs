@@ -3,7 +3,7 @@
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::double::KernelRequest;
-use fairlead_host::{Channels, Kind, NetKernel, NetdevSettings, Op, SetLink};
+use fairlead_host::{Channels, Kind, NetKernel, NetdevSettings, NewLink, Op, Parent, SetLink};
 use fairlead_vhost::control::PortCommands;
 use fairlead_vhost::fake_switch::FakePorts;
 use nix::errno::Errno;
@@ -192,7 +192,7 @@ fn what_went_over_an_uplink_is_told_in_the_metrics_until_it_is_taken_away() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
-    assert_eq!(text.matches(labels).count(), 2 + 2 + 14, "an uplink has so many series: {text}");
+    assert_eq!(text.matches(labels).count(), 2 + 2 + 15, "an uplink has so many series: {text}");
     rig.of(Command::Del, "c1", &on_wire()).unwrap();
     assert!(!rig.exposition.text().contains(labels));
 }
@@ -216,6 +216,80 @@ fn what_the_interface_was_before_it_is_again() {
     );
     rig.of(Command::Del, "c1", &on_wire()).unwrap();
     assert_eq!(settings(), was);
+}
+
+/// A bond of two ports in the host, with the interfaces of two VLANs on it, and what each merges.
+fn bond_with_vlans(rig: &Rig) -> [(&'static str, &'static [&'static str]); 3] {
+    let add = |name: &str, kind: &str| {
+        rig.kernel.add_link("/proc/1/ns/net", name, Kind::Other { name: kind.into() }).unwrap()
+    };
+    let bond = add("bond0", "bond");
+    let merging: [(&str, &[&str]); 3] = [
+        ("bond0", &["rx-gro"]),
+        ("port0", &["rx-gro", "rx-lro", "tx-checksum-ip-generic"]),
+        ("port1", &["rx-gro-hw"]),
+    ];
+    for (name, features) in merging {
+        if name != "bond0" {
+            add(name, "veth");
+            rig.kernel.enslave(name, "bond0");
+        }
+        assert!(rig.kernel.switch_host_features_on(name, features));
+    }
+    for id in [5, 6] {
+        let new = NewLink {
+            name: format!("bond0.{id}"),
+            index: None,
+            kind: Kind::Vlan { id },
+            parent: Parent::Same(bond),
+            mac: None,
+            mtu: None,
+            up: true,
+        };
+        rig.kernel.host().unwrap().batch(&[Op::CreateLink(new)]).unwrap();
+    }
+    merging
+}
+
+fn on_vlan(id: u16) -> String {
+    config(&format!(r#","network":"vlan{id}","master":"bond0.{id}""#))
+}
+
+#[test]
+fn links_below_uplinks_merge_no_frames_until_the_last_uplink_above_them_is_given_back() {
+    let rig = Rig::with_sockets();
+    let (_server, _ports) = switch(&rig);
+    let before = bond_with_vlans(&rig);
+    assert!(rig.kernel.switch_host_features_on(WIRE, &["rx-gro"]));
+    let merges = |name: &str| rig.kernel.host_features(name);
+    let are_kept_from_it = || {
+        assert_eq!(merges("port0"), ["tx-checksum-ip-generic"], "and from nothing else");
+        assert!(merges("port1").is_empty() && merges("bond0").is_empty());
+    };
+    rig.of(Command::Add, "c1", &on_vlan(5)).unwrap();
+    are_kept_from_it();
+    rig.of(Command::Add, "c2", &on_vlan(6)).unwrap();
+    rig.of(Command::Add, "c3", &on_wire()).unwrap();
+    rig.of(Command::Del, "c1", &on_vlan(5)).unwrap();
+    are_kept_from_it();
+    // The kernel leaves it out itself on the interface that has the program.
+    assert_eq!(merges(WIRE), ["rx-gro"]);
+    rig.of(Command::Del, "c2", &on_vlan(6)).unwrap();
+    for (name, features) in before {
+        assert_eq!(merges(name), features, "{name}");
+    }
+    // What is there no more is no error: neither the interface nor a port.
+    rig.of(Command::Add, "c1", &on_vlan(5)).unwrap();
+    for name in ["bond0.5", "port1"] {
+        let mut host = rig.kernel.host().unwrap();
+        let index = host.link_by_name(name).unwrap().unwrap().index;
+        host.batch(&[Op::DeleteLink(index)]).unwrap();
+    }
+    are_kept_from_it();
+    rig.of(Command::Del, "c1", &on_vlan(5)).unwrap();
+    for (name, features) in before.into_iter().take(2) {
+        assert_eq!(merges(name), features, "{name}");
+    }
 }
 
 #[test]
@@ -305,27 +379,35 @@ fn an_interface_that_cannot_be_the_switchs_alone_is_refused_with_the_reason() {
 
 #[test]
 fn x05_an_uplink_that_fails_at_any_call_leaves_the_host_and_the_switch_as_before() {
-    let calls = {
-        let rig = Rig::with_sockets();
-        let (_server, _ports) = switch(&rig);
-        rig.kernel.forget_calls();
-        rig.of(Command::Add, "c1", &on_wire()).unwrap();
-        rig.kernel.calls().len()
-    };
-    for n in 0..calls {
-        let rig = Rig::with_sockets();
-        let (_server, ports) = switch(&rig);
-        let before = rig.state();
-        rig.kernel.forget_calls();
-        rig.kernel.fail_at(n, Errno::ENOBUFS);
-        let answer = rig.of(Command::Add, "c1", &on_wire());
-        rig.kernel.heal();
-        if answer.is_ok() {
-            rig.of(Command::Del, "c1", &on_wire()).unwrap();
+    for config in [on_wire(), on_vlan(5)] {
+        let calls = {
+            let rig = Rig::with_sockets();
+            let (_server, _ports) = switch(&rig);
+            bond_with_vlans(&rig);
+            rig.kernel.forget_calls();
+            rig.of(Command::Add, "c1", &config).unwrap();
+            rig.kernel.calls().len()
+        };
+        for n in 0..calls {
+            let rig = Rig::with_sockets();
+            let (_server, ports) = switch(&rig);
+            let merging = bond_with_vlans(&rig);
+            let before = rig.state();
+            rig.kernel.forget_calls();
+            rig.kernel.fail_at(n, Errno::ENOBUFS);
+            let answer = rig.of(Command::Add, "c1", &config);
+            rig.kernel.heal();
+            if answer.is_ok() {
+                rig.of(Command::Del, "c1", &config).unwrap();
+            }
+            rig.reap();
+            assert_eq!(rig.state(), before, "call {n} of {calls}: {answer:?}");
+            assert!(ports.names().is_empty() && ports.uplinks().is_empty(), "{n}");
+            assert!(!rig.wire_is_promiscuous(), "{n}");
+            for (name, features) in merging {
+                assert_eq!(rig.kernel.host_features(name), features, "{name}, call {n} of {calls}");
+            }
         }
-        rig.reap();
-        assert_eq!(rig.state(), before, "call {n} of {calls}: {answer:?}");
-        assert!(ports.names().is_empty() && ports.uplinks().is_empty() && !rig.wire_is_promiscuous(), "{n}");
     }
 }
 

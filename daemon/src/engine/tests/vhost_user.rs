@@ -236,7 +236,7 @@ fn the_ports_of_the_switch_are_told_in_the_metrics_and_to_the_operator_with_thei
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
-    assert_eq!(text.matches(labels).count(), 1 + 2 + 2 + 12 + 2, "a port has so many series: {text}");
+    assert_eq!(text.matches(labels).count(), 1 + 2 + 2 + 13 + 2, "a port has so many series: {text}");
     assert_eq!(rig.engine().core.kinds.vhost_user.ports_table()["ports"][0]["pod"], "ns/pod");
     drop(server);
     let text = rig.exposition.text();

@@ -82,6 +82,16 @@ pub enum Refusal {
     /// The machine does not have it.
     #[error("the machine does not have it any more")]
     Gone,
+    /// It was bound anew since kubelet was told its RDMA nodes, which are another VF's now or nobody's.
+    #[error(
+        "it has the RDMA nodes {now} by now, and kubelet gives its pod's containers {told}, which it had before"
+    )]
+    OtherNodes {
+        /// The nodes that kubelet was told.
+        told: String,
+        /// The nodes that it has.
+        now: String,
+    },
 }
 
 impl Refusal {

@@ -2,7 +2,7 @@
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Op, Override, PciKernel, VfChange, VfVlan};
+use fairlead_host::{Op, Override, PciKernel, SetLink, VfChange, VfLinkState, VfVlan};
 
 use super::*;
 
@@ -168,6 +168,78 @@ fn one_that_its_owner_binds_anew_while_no_daemon_runs_keeps_that_though_its_pool
     }
 }
 
+impl Rig {
+    /// Somebody gives the first VF's interface this MTU.
+    fn set_mtu(&self, mtu: u32) {
+        let index = self.at_home().unwrap().index;
+        self.in_host(Op::SetLink(SetLink { index, mtu: Some(mtu), ..SetLink::default() }));
+    }
+
+    /// Somebody changes a setting of the first VF through its PF.
+    fn set_by_pf(&self, change: VfChange) {
+        let pf = self.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
+        self.in_host(Op::SetVfs { pf, changes: vec![(0, change)] });
+    }
+
+    fn mtu(&self) -> u32 {
+        self.at_home().unwrap().mtu
+    }
+}
+
+#[test]
+fn what_its_owner_sets_on_a_ready_vf_is_no_news_and_is_so_after_each_pod() {
+    for mut rig in rigs() {
+        rig.set_mtu(9000);
+        rig.set_by_pf(VfChange { link_state: Some(VfLinkState::Enable), ..VfChange::default() });
+        rig.kernel.forget_calls();
+        let as_set = |rig: &Rig| {
+            let is_so = (rig.states()[0] == "ready", rig.mtu(), rig.settings().link_state);
+            assert_eq!(is_so, (true, 9000, Some(VfLinkState::Enable)));
+        };
+        rig.check_pools();
+        as_set(&rig);
+        assert_eq!(rig.changes(), 0);
+        let lent = rig.pools().lend(pci(VF), Instant::now()).unwrap();
+        assert_eq!(lent.known().unwrap().settings.link_state, Some(VfLinkState::Enable));
+        drop(lent);
+        // What a pod has set is not its next pod's.
+        lent_and_returned(&rig, || {
+            rig.set_mtu(1400);
+            rig.look(Look::Thorough);
+        });
+        as_set(&rig);
+        rig.restart();
+        rig.kernel.forget_calls();
+        rig.check_pools();
+        as_set(&rig);
+        assert_eq!(rig.changes(), 0);
+    }
+}
+
+#[test]
+fn what_keeps_tenants_apart_and_what_its_pool_says_is_put_back_whoever_has_set_it() {
+    let text =
+        "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {mtu: 1400}, allocator: external}]";
+    let rig = kept(text);
+    rig.set_mtu(9000);
+    rig.check_pools();
+    assert_eq!((rig.states()[0].as_str(), rig.mtu()), ("ready", 1400), "as the pool says");
+    for rig in rigs() {
+        let (before, mtu) = (rig.settings(), rig.mtu());
+        let vlan = Some(VfVlan { id: 9, ..VfVlan::default() });
+        for change in [
+            VfChange { vlan, ..VfChange::default() },
+            VfChange { trust: Some(true), ..VfChange::default() },
+            VfChange { spoofchk: Some(false), ..VfChange::default() },
+        ] {
+            rig.set_mtu(9000);
+            rig.set_by_pf(change);
+            rig.check_pools();
+            assert_eq!((rig.settings(), rig.mtu()), (before.clone(), mtu), "made ready anew, all of it");
+        }
+    }
+}
+
 #[test]
 fn x07_an_rdma_vf_that_another_plugin_allocates_stays_bound_so_that_its_nodes_are_its_own_at_any_moment() {
     let rig = rdma_vfs_of_another_plugin();
@@ -179,9 +251,8 @@ fn x07_an_rdma_vf_that_another_plugin_allocates_stays_bound_so_that_its_nodes_ar
     rig.keep();
     assert_eq!(rig.states(), ["ready", "ready"]);
     lent_and_returned(&rig, || {
-        let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
         let vlan = Some(VfVlan { id: 9, ..VfVlan::default() });
-        rig.in_host(Op::SetVfs { pf, changes: vec![(0, VfChange { vlan, ..VfChange::default() })] });
+        rig.set_by_pf(VfChange { vlan, ..VfChange::default() });
     });
     assert_eq!((rig.states()[0].as_str(), rig.settings().vlan.unwrap().id), ("ready", 7));
     assert_eq!((rig.asked(was_bound_anew), nodes()), (0, before));

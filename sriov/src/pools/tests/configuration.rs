@@ -103,6 +103,34 @@ fn what_a_pool_asks_for_and_no_pod_gets_is_told_and_costs_no_other_vf_its_pool()
 }
 
 #[test]
+fn a_resource_of_the_device_plugins_file_that_means_a_pf_or_another_nic_is_told_to_be_unserved() {
+    let mut rig = with("");
+    rig.without_vfs();
+    let file = rig.dir.path().join("config.json");
+    let resource = |name: &str, pf: &str| {
+        format!(r#"{{"resourceName":"{name}","selectors":[{{"vendors":["8086"],"pfNames":["{pf}"]}}]}}"#)
+    };
+    let list = [resource("pf", PF), resource("nic", VFIO_LINK), resource("vfs", "pf0#0-1")].join(",");
+    fs::write(&file, format!(r#"{{"resourceList":[{list}]}}"#)).unwrap();
+    rig.configuration = configuration(&format!("devicePluginConfig: {}", file.display()));
+    rig.restart();
+    rig.keep();
+    let notices = rig.table()["notices"].clone();
+    let seen: Vec<&str> = notices.as_array().unwrap().iter().filter_map(|one| one["seen"].as_str()).collect();
+    let of = |resource: &str, why: &str| format!("pool \"intel.com/{resource}\" has no VF: {why}");
+    let wanted = [
+        of("pf", &format!("its selectors match PF {PHYSICAL} without VFs: only VFs are served")),
+        of("nic", &format!("its selectors match NIC {VFIO_PF} without SR-IOV: only VFs are served")),
+        of("vfs", "this node has none"),
+    ];
+    assert_eq!(seen, wanted);
+    assert!(rig.metrics().contains("fairlead_pool_notices 3"), "{}", rig.metrics());
+    // Of a pool of ours nobody means a PF.
+    rig.configure("pools: [{name: a, selectors: {pfNames: [pf0]}}]");
+    assert!(!rig.table()["notices"].to_string().contains("only VFs are served"));
+}
+
+#[test]
 fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
     let mut rig = with("");
     let file = rig.dir.path().join("config.json");

@@ -3,6 +3,7 @@
 use fairlead_host::double::KernelRequest;
 
 use super::*;
+use crate::pools::state::Refusal;
 
 const RADIO: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}, resourceName: intel.com/radio}]";
 
@@ -155,6 +156,72 @@ fn x07_an_rdma_vf_that_its_last_pod_has_still_is_waited_for() {
         assert_eq!(rig.offer("intel.com/radio").allocate(pci(VF)).unwrap().rdma, None);
         assert_eq!(rig.states(), ["lent", "ready"], "{selectors}");
     }
+}
+
+/// The pod of a VF loses its sandbox: the VF is lent to that and comes back.
+fn sandbox_comes_and_goes(rig: &Rig, vf: &str) {
+    rig.pools().lend(pci(vf), Instant::now()).unwrap().keep();
+    rig.pools().take_back(pci(vf), || Ok::<(), ()>(())).unwrap();
+}
+
+#[test]
+fn x07_a_pod_whose_sandbox_is_made_anew_has_the_rdma_nodes_that_kubelet_was_told() {
+    let rig = with_rdma();
+    let told = [VF, SECOND].map(|vf| rig.allocate(vf).unwrap().rdma.unwrap());
+    // Both at once, as when the runtime is restarted: bound anew, each would have whatever number is free.
+    [VF, SECOND].iter().for_each(|vf| sandbox_comes_and_goes(&rig, vf));
+    rig.pools().work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!([VF, SECOND].map(|vf| rdma_of(&rig, vf)), told);
+    [VF, SECOND].iter().for_each(|vf| rig.pools().lend(pci(vf), Instant::now()).unwrap().keep());
+    // One on which its pod has left something is bound anew all the same.
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    rig.pools().work_here();
+    assert_ne!(rdma_of(&rig, VF), told[0]);
+}
+
+#[test]
+fn x07_a_sandbox_is_refused_a_vf_with_other_rdma_nodes_than_kubelet_was_told() {
+    let mut rig = with_rdma();
+    let told = rig.allocate(VF).unwrap().rdma.unwrap();
+    sandbox_comes_and_goes(&rig, VF);
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    rig.pools().work_here();
+    let now = rdma_of(&rig, VF);
+    assert_ne!(now, told, "it was bound anew");
+    for restarted in [false, true] {
+        if restarted {
+            rig.restart();
+        }
+        let refused = rig.pools().lend(pci(VF), Instant::now()).err().unwrap();
+        let why = Refusal::OtherNodes { told: told.nodes.join(", "), now: now.nodes.join(", ") };
+        assert_eq!((refused.why, rig.states()[0].as_str()), (why, "ready"));
+    }
+    // The pod is made anew, and kubelet asks again.
+    assert_eq!(rig.allocate(VF).unwrap().rdma.unwrap(), now);
+    sandbox_comes_and_goes(&rig, VF);
+    // What an earlier release told nobody has noted: it is not refused.
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    rig.pools().work_here();
+    fs::remove_file(rig.dir.path().join("run/pools").join(format!("{VF}.nodes"))).unwrap();
+    sandbox_comes_and_goes(&rig, VF);
+}
+
+#[test]
+fn vhost_net_goes_with_a_vf_where_the_host_has_its_nodes_or_its_dev_is_not_seen() {
+    let rig = kept(&RADIO.replace("['8086']", "['8086'], needVhostNet: true"));
+    let dev = rig.dir.path().join("dev");
+    let goes = || rig.allocate(VF).unwrap().vhost_net;
+    assert!(goes(), "nothing says that they are not there");
+    fs::create_dir_all(dev.join("net")).unwrap();
+    assert!(!goes());
+    fs::write(dev.join("vhost-net"), "").unwrap();
+    assert!(!goes(), "no /dev/net/tun");
+    fs::write(dev.join("net/tun"), "").unwrap();
+    assert!(goes());
+    fs::remove_file(dev.join("vhost-net")).unwrap();
+    assert!(!goes());
 }
 
 #[test]

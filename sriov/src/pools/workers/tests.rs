@@ -54,6 +54,7 @@ fn pools(dir: &Path) -> Arc<Pools> {
         kernel,
         inventory: Inventory::new(&sys),
         udev: dir.join("udev"),
+        dev: dir.join("dev"),
         metrics: PoolMetrics::new(&mut Registry::default(), || Histogram::new([0.1])),
         random: Box::new(|| 7),
     };

@@ -5,12 +5,14 @@
 //! |---|---|
 //! | that carries a default route, or is a port, itself or by what stands on it | unless `policy.lendable` names it |
 //! | whose VFs pods or pools have, or a device plugin serves | unless `policy.lendable` names it |
-//! | that is a VF of a pool | always: it comes by its pool only |
+//! | that is a VF of a pool | always: it comes by its pool only, also for `host-device` that names it by its address |
 //! | that another pod has, or that kubelet has given to another pod | always |
 //! | that is the uplink of a vhost-user network, or stands on one | always |
+//! | on which another pod's interface stands, or such an uplink | always |
 //!
-//! A device with addresses, and a veth whose peer another namespace has, are refused to a tenant's definition. The administrator's own gets
-//! them, and that is logged.
+//! A device with addresses, and one that leads into another namespace, as the host's end of a pod's veth does, are refused to a tenant's
+//! definition. The administrator's own gets them, and that is logged. Nor does a tenant get what carries a route of the node's, a tunnel or
+//! another part of somebody's network, or a wire whose other end is any of that.
 //!
 //! The netdev of a VF that type `sriov` takes is judged alike, unless its pool has it ready; whose the VF is, its reservation has settled.
 
@@ -20,7 +22,7 @@ use host_stack::Word;
 pub(super) use host_stack::stack;
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Address, Kind, Link, Net, NetError};
+use fairlead_host::{Address, Kind, Link, Net, NetError, ParentLink};
 use fairlead_sriov::{PciAddr, VfDevice, vf_netdev};
 
 use super::sriov::{reserve_alone, unusable, vf_not_to_be_had};
@@ -28,6 +30,7 @@ use super::{HolderRemovals, Kinds, NotAttached, Reservation, SriovCniVfs};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::{enter_pod_netns, errors};
+use crate::few_names::a_few_of;
 use crate::store::Attachment;
 
 /// What an administrator can do about a device that the node uses.
@@ -81,6 +84,7 @@ pub(super) fn reserve<'k>(
         }
         kinds.sriov.must_be_given(request, device).map_err(NotAttached::by_code)?;
     }
+    must_carry_nobody(kinds, host.as_mut(), request, &link).map_err(NotAttached::by_code)?;
     if !is_allowed {
         must_be_dispensable(host.as_mut(), &link, request, word_of(request)).map_err(NotAttached::by_code)?;
     }
@@ -117,6 +121,7 @@ pub(super) fn vf_must_be_dispensable(
     // A VF whose netdev is in another namespace is refused when it is planned.
     let Some(link) = link else { return Ok(()) };
     kinds.vhost_user.must_get_frames(link.index, None)?;
+    must_carry_nobody(kinds, host.as_mut(), request, &link)?;
     let word = if kinds.sriov.is_served(request, vf.address) { Word::Kubelets } else { word_of(request) };
     must_be_dispensable_or_named(kinds, host.as_mut(), request, &link, word)
 }
@@ -187,16 +192,58 @@ fn must_have_no_vf_in_use(
     }
 }
 
+/// Refuses a device by which other pods have their frames: whoever has it reads and changes them.
+pub(super) fn must_carry_nobody(
+    kinds: &Kinds,
+    host: &mut dyn Net,
+    request: &AttachmentRequest<'_>,
+    link: &Link,
+) -> Result<(), CniError> {
+    let is_own = |a: &Attachment| a.key.container == request.key.container;
+    let holders = kinds.vhost_user.holders_on(host, link, is_own)?;
+    match holders.is_empty() {
+        true => Ok(()),
+        false => Err(refused(link, &format!("these stand on it: {}", a_few_of(&holders)))
+            .with("name another device, or end those first")),
+    }
+}
+
 /// The host's link with this index and what it stands on, the link first.
 pub(super) fn down_from(host: &mut dyn Net, index: u32) -> Result<Vec<Link>, NetError> {
     let (mut found, mut next): (Vec<Link>, _) = (Vec::new(), Some(index));
     // Each link comes in once, so a ring of links ends the search too.
     while let Some(index) = next.filter(|index| found.iter().all(|known| known.index != *index)) {
         let Some(link) = host.link_by_index(index)? else { break };
-        next = host_stack::lower_of(&link);
+        next = link.lower();
         found.push(link);
     }
     Ok(found)
+}
+
+/// Refuses a tenant's definition a master that is the host's end of a pod's interface, or stands on one: its link would get that pod's
+/// frames.
+pub(super) fn must_lead_to_nobody(
+    kinds: &Kinds,
+    request: &AttachmentRequest<'_>,
+    master: &ParentLink,
+) -> Result<(), CniError> {
+    if word_of(request) != Word::Tenants || !master.leads_on {
+        return Ok(());
+    }
+    let told = |e: NetError| errors::kernel(&request.key.network, "looking at what the master leads to", &e);
+    let mut host = kinds.kernel.host().map_err(told)?;
+    let down = down_from(host.as_mut(), master.index).map_err(told)?;
+    // One that is gone by now the kernel refuses.
+    let Some(used) = down.first().and_then(|link| host_stack::leads_away(link, &down)) else { return Ok(()) };
+    if kinds.call_settings.get().lendable.contains(&master.name)
+        || host_stack::is_uplink(&down, &host.routes().map_err(told)?)
+    {
+        return Ok(());
+    }
+    let msg = format!("no link of a tenant's definition can stand on master {:?}: {used}", master.name);
+    Err(CniError::new(Code::InvalidConfig, msg).with(
+        "name another `master`; if every tenant may have what goes by this one, name it in policy.lendable of the daemon's configuration",
+    ))
 }
 
 fn word_of(request: &AttachmentRequest<'_>) -> Word {
@@ -226,12 +273,11 @@ fn must_be_dispensable(
 ) -> Result<(), CniError> {
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at what the host uses", &e);
     let (links, routes) = (host.links().map_err(told)?, host.routes().map_err(told)?);
-    let stack = stack(link, &links);
     let mut addresses: Vec<Address> = Vec::new();
-    for part in &stack {
+    for part in host_stack::with_addresses_that_count(link, &links) {
         addresses.extend(host.addresses(part.index).map_err(told)?);
     }
-    match host_stack::judge(&stack, &links, &routes, &addresses, word) {
+    match host_stack::judge(link, &links, &routes, &addresses, word) {
         Ok(None) => Ok(()),
         Ok(Some(used)) => {
             tracing::warn!(container = %request.key.container, network = %request.key.network, ifname = %request.key.ifname,

@@ -85,6 +85,9 @@ impl Made {
             mac: Mac::local(kinds.ids.next()),
         };
         let (link, mac) = self.link(&facts)?;
+        if let (Parent::Host(_), Some(master)) = (link.parent, &parent) {
+            lendable::must_lead_to_nobody(kinds, request, master)?;
+        }
         self.tell_other_mac(request, mac);
         // Without one of its own the kernel gives it the parent's, and a link without a parent that of an Ethernet.
         let mtu = link.mtu.unwrap_or_else(|| parent.as_ref().map_or(ETHERNET_MTU, |parent| parent.mtu));
@@ -96,6 +99,7 @@ impl Made {
         let record = LinkRecord::Made { index, kind, mac, mtu: Some(mtu), parent };
         let new = NewMade { link, mac, parent };
         new.must_get_frames(kinds)?;
+        new.must_keep_mode_of_others(&kinds.sriov.store)?;
         Ok(Plan { record, work: Work::Made(new) })
     }
 
@@ -124,6 +128,30 @@ impl NewMade {
     /// Refuses a parent whose frames a switch in user space takes.
     fn must_get_frames(&self, kinds: &Kinds) -> Result<(), CniError> {
         self.parent.map_or(Ok(()), |parent| kinds.vhost_user.must_get_frames(parent, None))
+    }
+
+    /// Refuses an ipvlan that would change the mode of others: all of a master's have the one that the last of them was made with.
+    fn must_keep_mode_of_others(&self, store: &Store) -> Result<(), CniError> {
+        let (Kind::Ipvlan { mode, .. }, Some(master)) = (&self.link.kind, self.parent) else { return Ok(()) };
+        let changed = |other: &Attachment| match &other.link {
+            LinkRecord::Made { index, kind: Kind::Ipvlan { mode: its, .. }, parent, .. } => {
+                let is_beside = *parent == Some(master) && self.link.index != Some(*index);
+                // One that is ending is nobody's any more.
+                let is_changed = is_beside && its != mode && !other.is_ending();
+                is_changed.then(|| (*its, format!("{} of network {:?}", other.holder(), other.key.network)))
+            }
+            _ => None,
+        };
+        match store.filter_map(changed).into_iter().next() {
+            Some((its, holder)) => {
+                let msg = format!(
+                    "its mode {mode:?} would become that of all ipvlans of its master, and mode {its:?} is that of {holder}"
+                );
+                Err(CniError::new(Code::InvalidConfig, msg)
+                    .with("give this network the same `mode`, or another `master`; or end that one first"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Why the kernel calls it invalid, where that is for another one on its master.
@@ -160,8 +188,10 @@ pub(crate) fn apply(
     new: &NewMade,
     pod: &mut dyn Net,
 ) -> Result<Applied, ApplyError> {
-    // An uplink may have come on record since it was planned.
+    // An uplink, or another ipvlan, may have come on record since it was planned. This one is on record by now: of two that come at the
+    // same time at least one finds the other.
     new.must_get_frames(kinds).map_err(ApplyError::Cni)?;
+    new.must_keep_mode_of_others(&kinds.sriov.store).map_err(ApplyError::Cni)?;
     let make = |pod: &mut dyn Net| pod.batch(&[Op::CreateLink(new.link.clone())]);
     let mut made = make(pod);
     // A link that was answered as gone may still hold the MAC address on the same parent.

@@ -48,6 +48,12 @@ impl HostDevice {
         Ok(HostDevice { device, bus_id: read.bus_id })
     }
 
+    /// The PCI address that the device is named by.
+    pub(super) fn pci_address(&self) -> Option<PciAddr> {
+        let DeviceRef::Bus(id) = &self.device else { return None };
+        id.parse().ok()
+    }
+
     /// For a sentence: the device, as configured.
     pub(crate) fn of_device(&self) -> String {
         match &self.device {

@@ -4,7 +4,6 @@ use fairlead_cni::CniError;
 use fairlead_host::{Link, Net};
 
 use super::config::{DeviceRef, HostDevice};
-use super::detach;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Checked, Kinds};
@@ -23,11 +22,11 @@ impl HostDevice {
         if self.is_in_user_space(kinds) {
             return Ok(Checked::Whole);
         }
-        let Some(LinkRecord::Moved(lent)) = attachment.map(|attachment| &attachment.link) else {
+        let Some((attachment, LinkRecord::Moved(lent))) = attachment.map(|a| (a, &a.link)) else {
             return netdev::check(request, pod, false, |link| self.has_its_alias(link));
         };
         let told = |e| errors::kernel(&request.key.network, "looking for what was lent to the pod", &e);
-        let found = detach::find(lent, pod).map_err(told)?;
+        let found = kinds.find(attachment, pod).map_err(told)?;
         netdev::check(request, pod, false, |link| match found {
             Some(lent) if lent.index == link.index => Ok(()),
             _ => Err(format!(

@@ -8,6 +8,8 @@
 //! So the alias is the home name only where the administrator's configuration says the same name, and nobody else has that or is to have
 //! it. Any other netdev comes home under a name that nobody can guess or want: a pod must not choose by what name the host knows it.
 
+use std::sync::Arc;
+
 use fairlead_cni::{CniError, names};
 use fairlead_host::{Link, NetError, NetdevIdentity};
 use fairlead_sriov::PciAddr;
@@ -28,7 +30,7 @@ impl HostDevice {
     ) -> Result<Option<MovedNetdev>, CniError> {
         let identity = NetdevIdentity::of(link);
         let NetdevIdentity::Device { device: Some(device), .. } = &identity else { return Ok(None) };
-        if !self.is(kinds, link, device)? || is_on_record(kinds, device, &identity) {
+        if !self.is(kinds, link, Some(device))? || is_on_record(kinds, device, &identity) {
             return Ok(None);
         }
         let mut netdev = MovedNetdev::lent(link, link.index);
@@ -38,6 +40,14 @@ impl HostDevice {
         // Which of them the pod has given it nobody knows, and each would be a name on the host that the pod has chosen.
         netdev.was.alt_names.clear();
         Ok(Some(netdev))
+    }
+
+    /// Whether a pod's link that is left alone may be the configured device for all that: a virtual one, which is destroyed with the pod's
+    /// namespace. A pod can make one that looks the same, also on a device of the host where it has the right to.
+    pub(crate) fn may_be_lost(&self, kinds: &Kinds, link: &Link) -> Result<bool, CniError> {
+        let is_ours = || link.alias.as_deref().is_some_and(|name| comes_home_as(kinds, name).is_some());
+        let is_virtual = !NetdevIdentity::of(link).outlives_its_netns();
+        Ok(is_virtual && self.is(kinds, link, None)? && !is_ours())
     }
 
     /// The name that the netdev gets on the host: the configured one, which is in its alias then, or one of its own.
@@ -57,15 +67,16 @@ impl HostDevice {
         Ok(name)
     }
 
-    /// Whether the configuration names this link, which is the netdev of `device`. By alias or MAC address a pod can have it take another
-    /// one that it was lent for it: that comes home then.
-    fn is(&self, kinds: &Kinds, link: &Link, device: &str) -> Result<bool, CniError> {
+    /// Whether the configuration names this link, which is the netdev of `device`, if of any. By alias or MAC address a pod can have it take
+    /// another one that it was lent for it: that comes home then.
+    fn is(&self, kinds: &Kinds, link: &Link, device: Option<&str>) -> Result<bool, CniError> {
         Ok(match &self.device {
             DeviceRef::Name(name) => link.alias.as_deref() == Some(name.as_str()),
             DeviceRef::Mac(mac) => [link.mac, link.permanent_mac].contains(&Some(*mac)),
-            DeviceRef::Sysfs(_) | DeviceRef::Bus(_) => {
-                sysfs::devices_of(&kinds.sysfs, &self.device)?.iter().any(|of| of == device)
-            }
+            DeviceRef::Sysfs(_) | DeviceRef::Bus(_) => match device {
+                Some(device) => sysfs::devices_of(&kinds.sysfs, &self.device)?.iter().any(|of| of == device),
+                None => false,
+            },
         })
     }
 }
@@ -81,6 +92,12 @@ fn is_on_record(kinds: &Kinds, device: &str, identity: &NetdevIdentity) -> bool 
     of_pci || store.all().iter().any(|a| has(a))
 }
 
+/// The attachment whose device gets this name when it comes home.
+fn comes_home_as(kinds: &Kinds, name: &str) -> Option<Arc<Attachment>> {
+    let of_name = |a: &Arc<Attachment>| matches!(&a.link, LinkRecord::Moved(moved) if moved.was.name == name);
+    kinds.sriov.store.all().into_iter().find(of_name)
+}
+
 /// Why an interface of the host cannot have this name now; `None`: it can.
 fn why_not_to_be_had(kinds: &Kinds, name: &str) -> Result<Option<String>, CniError> {
     // To the kernel `%` asks for a number.
@@ -88,9 +105,7 @@ fn why_not_to_be_had(kinds: &Kinds, name: &str) -> Result<Option<String>, CniErr
         return Ok(Some("no interface can have the name that it is configured by".to_owned()));
     }
     // It would keep that device from coming home.
-    let comes_home_as =
-        |a: &Attachment| matches!(&a.link, LinkRecord::Moved(moved) if moved.was.name == name);
-    if let Some(other) = kinds.sriov.store.all().iter().find(|a| comes_home_as(a)) {
+    if let Some(other) = comes_home_as(kinds, name) {
         return Ok(Some(format!("{name:?} is the host's name of a device that {} has", other.holder())));
     }
     let told = |e: NetError| errors::kernel("", "looking at the host's devices", &e);

@@ -67,6 +67,17 @@ impl Sriov {
         Ok(Sriov { device, profile, device_info, driver: read.driver, has_access })
     }
 
+    /// A VF's interface just as it is, for a pod that kubelet has given the VF to.
+    pub(crate) fn as_it_is(address: PciAddr) -> Sriov {
+        Sriov {
+            device: Device::Known(address),
+            profile: VfProfile::default(),
+            device_info: None,
+            driver: Some(Driver::Kernel),
+            has_access: true,
+        }
+    }
+
     /// The address of the VF. Code 999 before it is known.
     pub(crate) fn address(&self) -> Result<PciAddr, CniError> {
         match &self.device {

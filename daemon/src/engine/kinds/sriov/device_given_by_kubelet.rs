@@ -140,7 +140,7 @@ impl SriovServices {
 
     /// The resource under which a device plugin is known to serve a device: by our own pools, or as kubelet tells. Code 11 for a VF
     /// that another allocator's pool has, while kubelet has not said who serves it and does not answer.
-    fn resource_that_serves(
+    pub(super) fn resource_that_serves(
         &self,
         request: &AttachmentRequest<'_>,
         id: &str,

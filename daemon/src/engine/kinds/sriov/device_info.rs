@@ -1,7 +1,7 @@
 //! What device information says of a VF.
 //!
-//! What the device plugin told of the same device, which the meta plugin has copied to the file, stays where we know nothing better
-//! (`vhost-net`); anything else is replaced.
+//! What the device plugin told of the same device, with which the file was begun by us or by the meta plugin, stays where we know nothing
+//! better (`vhost-net`); anything else is replaced.
 //!
 //! How the device lies to the pod's NUMA node has no key in that specification. It is told under a key of our own name beside the
 //! specified ones, so that no later version of it means something else by it: the specification names keys that must be there and

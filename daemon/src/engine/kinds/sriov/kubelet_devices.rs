@@ -75,19 +75,46 @@ impl SriovServices {
     ) -> Result<(PodName, String), CniError> {
         let pod = pod_of(request)?;
         let allocated = self.resources_of(request, &pod).map_err(|error| device_unknown(resource, &error))?;
-        let id = self.next_allocated(&pod, allocated, resource, (&request.key.container, &[]))?;
-        Ok((pod, id))
+        let id = self.next_allocated(&pod, allocated, resource, (&request.key.container, &[]));
+        Ok((pod, id.map_err(|error| none(&error))?))
+    }
+
+    /// The same for a definition that stands for the resource; `None`: no device plugin serves it, and the network is made without a
+    /// device, as Multus makes it. Marker programs of bridges only count such a resource in the node's capacity.
+    pub(crate) fn next_of_definition(
+        &self,
+        pod: &PodName,
+        allocated: &ResourcesOfPod,
+        resource: &str,
+        (held, deadline): ((&str, &[String]), Instant),
+    ) -> Result<Option<String>, CniError> {
+        let error = match self.next_allocated(pod, allocated, resource, held) {
+            Ok(id) => return Ok(Some(id)),
+            Err(error) => error,
+        };
+        // Of a resource that is served the pod has to ask for one.
+        let without =
+            matches!(error, NoDevice::NotAllocated { .. }) && !self.is_announced(resource, deadline)?;
+        if without { Ok(None) } else { Err(none(&error)) }
+    }
+
+    /// Whether a device plugin announces devices of this resource. Code 11 when kubelet does not answer.
+    fn is_announced(&self, resource: &str, deadline: Instant) -> Result<bool, CniError> {
+        let all = self.pod_resources.allocatable(deadline).map_err(|error| {
+            unknown(&format!("whether a device plugin serves resource {resource:?}"), &error)
+        })?;
+        Ok(all.iter().any(|devices| devices.resource == resource))
     }
 
     /// The first device of a resource, of those that kubelet has allocated to a pod, that neither an attachment of the container
     /// holds nor another one of this ADD has been `given`.
-    pub(crate) fn next_allocated(
+    fn next_allocated(
         &self,
         pod: &PodName,
         allocated: &ResourcesOfPod,
         resource: &str,
         (container, given): (&str, &[String]),
-    ) -> Result<String, CniError> {
+    ) -> Result<String, NoDevice> {
         let of_records = self.store.all().into_iter().filter_map(|a| {
             // A VF on its way back may be taken again: reserving it waits for that.
             let holds = a.key.container == container && matches!(a.phase, Phase::Adding | Phase::Attached);
@@ -95,7 +122,7 @@ impl SriovServices {
             device.or_else(|| a.pool_port().map(str::to_owned)).filter(|_| holds)
         });
         let held: Vec<String> = of_records.chain(given.iter().cloned()).collect();
-        next_device(pod, allocated, resource, |id| held.iter().any(|held| held == id)).map_err(|e| none(&e))
+        next_device(pod, allocated, resource, |id| held.iter().any(|held| held == id))
     }
 
     /// What kubelet has allocated to a pod. `resource`: what the caller wants of it, for the error.

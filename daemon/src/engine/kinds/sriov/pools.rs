@@ -55,9 +55,13 @@ pub(super) fn undrawn(error: &DrawError) -> CniError {
     CniError::new(code, error.to_string()).with(remedy)
 }
 
-/// Why a pool does not give a VF. Code 11 for all: each can be had again without a change of the configuration, and
-/// a runtime that tries again with the same VF is right to.
+/// Why a pool does not give a VF. Code 11 where it can be had again without a change of pod or configuration: a runtime that tries
+/// again with the same VF is right to.
 pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
+    let code = match &refused.why {
+        Refusal::OtherNodes { .. } => Code::InvalidConfig,
+        _ => Code::TryAgain,
+    };
     let remedy = match &refused.why {
         Refusal::NotYet(_) | Refusal::Lent => "it is waited for again with the next try",
         Refusal::Quarantined(_) => {
@@ -66,6 +70,23 @@ pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
         Refusal::Drained => "when pods are to have it again: fairleadd pools fill, and its address",
         Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
         Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
+        Refusal::OtherNodes { .. } => "delete the pod: kubelet asks for the nodes of a new one",
     };
-    CniError::new(Code::TryAgain, format!("VF {address} cannot be had: {refused}")).with(remedy)
+    CniError::new(code, format!("VF {address} cannot be had: {refused}")).with(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vf_with_other_rdma_nodes_than_kubelet_was_told_is_no_case_to_try_again() {
+        let why = |why| Refused { pool: "radio".to_owned(), why };
+        let address = "0000:21:10.0".parse().unwrap();
+        let other = Refusal::OtherNodes { told: "uverbs4".to_owned(), now: "uverbs5".to_owned() };
+        let error = refused(address, &why(other));
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert!(error.details.contains("delete the pod"), "{error}");
+        assert_eq!(refused(address, &why(Refusal::Lent)).code, Code::TryAgain);
+    }
 }

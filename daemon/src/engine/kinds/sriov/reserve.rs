@@ -36,6 +36,11 @@ pub(crate) struct ReservedVf<'k> {
 }
 
 impl ReservedVf<'_> {
+    /// Its PCI address.
+    pub(crate) fn address(&self) -> PciAddr {
+        self.device.address
+    }
+
     /// What sysfs says of it.
     pub(super) fn device(&self) -> &VfDevice {
         &self.device
@@ -75,15 +80,39 @@ impl SriovServices {
     ) -> Result<(Sriov, ReservedVf<'_>), NotAttached> {
         let ready = wanted.address().is_ok_and(|address| self.pools.has_ready(address, |_| true));
         if !ready {
-            // Nothing is waited for on behalf of a namespace that is not the caller's.
-            drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
-            self.wait_for_first_look(kinds.vf_deadline(request))?;
+            self.wait_for_pools(kinds, request)?;
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
         let reserved = self.reserve_device(&wanted, removals, kinds, request)?;
         let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
+    }
+
+    /// The same for a type that asks for no settings and knows no pools: the VF at this address, where a pool has it and a device plugin
+    /// serves it. `None` for any other device.
+    pub(crate) fn reserve_served_of_pool(
+        &self,
+        address: PciAddr,
+        removals: &dyn HolderRemovals,
+        kinds: &Kinds,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<Option<ReservedVf<'_>>, NotAttached> {
+        self.wait_for_pools(kinds, request)?;
+        if self.pools.pool_of(address).is_none()
+            || self.resource_that_serves(request, &address.to_string())?.is_none()
+        {
+            return Ok(None);
+        }
+        let (_, reserved) = self.reserve(Sriov::as_it_is(address), removals, kinds, request)?;
+        Ok(Some(reserved))
+    }
+
+    /// Waits until it is known which VFs pools have.
+    fn wait_for_pools(&self, kinds: &Kinds, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        // Nothing is waited for on behalf of a namespace that is not the caller's.
+        drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
+        self.wait_for_first_look(kinds.vf_deadline(request))
     }
 
     /// Waits until the pools were compared with the machine after the start. Code 11 when sysfs or a driver keeps that up past `limit`.

@@ -27,7 +27,7 @@ pub(crate) struct Change {
     pub(crate) mac: Option<Mac>,
 }
 
-/// Says what differs and is to be set before the netdev is moved. Pure, but for a look whether its name is free in the pod.
+/// Says what is to be done, and what goes on record of it.
 pub(crate) fn plan(
     sriov: &SriovServices,
     wanted: &Sriov,
@@ -35,6 +35,18 @@ pub(crate) fn plan(
     request: &AttachmentRequest<'_>,
     pod: &mut dyn Net,
 ) -> Result<Plan, CniError> {
+    let change = change(sriov, wanted, snapshot, request, pod)?;
+    Ok(Plan { record: LinkRecord::Moved(Box::new(change.netdev.clone())), work: Work::Vf(change) })
+}
+
+/// Says what differs and is to be set before the netdev is moved. Pure, but for a look whether its name is free in the pod.
+pub(crate) fn change(
+    sriov: &SriovServices,
+    wanted: &Sriov,
+    snapshot: &Snapshot,
+    request: &AttachmentRequest<'_>,
+    pod: &mut dyn Net,
+) -> Result<Change, CniError> {
     let Some(link) = &snapshot.netdev else {
         return Err(CniError::new(Code::Internal, "a VF without a netdev was planned to be moved"));
     };
@@ -44,8 +56,7 @@ pub(crate) fn plan(
     let state =
         state.map_err(|e| errors::kernel(&request.key.network, "looking at the VF's interface", &e))?;
     let netdev = MovedNetdev { vf: Some(vf.clone()), driver_state: Some(state), ..MovedNetdev::of(link) };
-    let change = Change { vf, netdev: netdev.clone(), settings, mac: wanted.profile.mac };
-    Ok(Plan { record: LinkRecord::Moved(Box::new(netdev)), work: Work::Vf(change) })
+    Ok(Change { vf, netdev, settings, mac: wanted.profile.mac })
 }
 
 /// Sets the VF up and moves its netdev into the pod.

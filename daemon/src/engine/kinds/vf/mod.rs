@@ -7,6 +7,6 @@ mod attach;
 mod detach;
 mod inspect;
 
-pub(crate) use attach::{Change, apply, plan};
+pub(crate) use attach::{Change, apply, change, plan};
 pub(crate) use detach::{find, undo};
 pub(crate) use inspect::check;

@@ -60,17 +60,8 @@ impl VhostUserServices {
         network: &str,
     ) -> Result<(), CniError> {
         self.must_get_frames(link.index, Some(network))?;
-        let told = |e: NetError| errors::kernel("", "looking at what stands on an interface", &e);
-        let links = host.links().map_err(told)?;
-        let stack = lendable::stack(link, &links);
-        let needs_it = |a: &Attachment| {
-            let uplink = a.uplink().filter(|_| a.vhost_user().is_some_and(|of| of.port.network != network));
-            let is_below = |l: &&Link| {
-                a.parent() == Some(l.index) || uplink.is_some_and(|uplink| uplink.interface == l.name)
-            };
-            (!a.is_ending() && stack.iter().any(is_below)).then(|| a.holder())
-        };
-        let holders = self.store.filter_map(needs_it);
+        let is_of_network = |a: &Attachment| a.vhost_user().is_some_and(|of| of.port.network == network);
+        let holders = self.holders_on(host, link, is_of_network)?;
         if holders.is_empty() {
             return Ok(());
         }
@@ -80,6 +71,27 @@ impl VhostUserServices {
             a_few_of(&holders)
         );
         Err(CniError::new(Code::InvalidConfig, msg).with(BESIDE))
+    }
+
+    /// Whose frames go by a link of the host: those of links of ours that stand on it, directly or not, and of uplinks; but for what
+    /// `is_own`, and for what is ending.
+    pub(crate) fn holders_on(
+        &self,
+        host: &mut dyn Net,
+        link: &Link,
+        is_own: impl Fn(&Attachment) -> bool,
+    ) -> Result<Vec<String>, CniError> {
+        let told = |e: NetError| errors::kernel("", "looking at what stands on an interface", &e);
+        let links = host.links().map_err(told)?;
+        let stack = lendable::stack(link, &links);
+        let needs_it = |a: &Attachment| {
+            let is_below = |l: &&Link| {
+                a.parent() == Some(l.index) || a.uplink().is_some_and(|uplink| uplink.interface == l.name)
+            };
+            let is_holder = !a.is_ending() && !is_own(a) && stack.iter().any(is_below);
+            is_holder.then(|| a.holder())
+        };
+        Ok(self.store.filter_map(needs_it))
     }
 
     /// Refuses a port that has the MAC address or the socket of another attachment, but for that of the same pod's other sandbox.

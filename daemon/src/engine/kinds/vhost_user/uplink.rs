@@ -1,7 +1,7 @@
 //! The way to the wire of a network: a kernel interface that is the switch's alone, while a port of the network is on record with it.
 //!
-//! The kernel's part of it hangs on descriptors that the switch has; what is left to undo are two settings of the interface, and those
-//! are on record with each port, as they were before the first.
+//! The kernel's part of it hangs on descriptors that the switch has; what is left to undo are two settings of the interface, and what the
+//! links below it merge. Both are on record with each port, as they were before the first.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::made::must_fit;
 use crate::engine::kinds::{Kinds, lendable};
-use crate::store::{Attachment, UplinkRecord, VhostUserRecord};
+use crate::store::{Attachment, LinkBelowRecord, UplinkRecord, VhostUserRecord};
 
 /// The MTU in bytes of a port where nobody asks for another.
 pub(super) const ETHERNET_MTU: u16 = 1500;
@@ -28,8 +28,12 @@ const IFF_PROMISC: u32 = 0x100;
 /// The number of the feature `rx-vlan-hw-parse` (`NETIF_F_HW_VLAN_CTAG_RX_BIT`): the card takes tags out of frames, and tells the
 /// kernel's stack of them beside the frame, where a socket of AF_XDP does not see them.
 const TAKES_TAGS_OUT: usize = 8;
-/// Kinds of links that hear a frame after a link below them: the kernel has taken a tag out of it there, before the program of these runs.
-const HEAR_NO_TAGS: [&str; 2] = ["bond", "team"];
+/// Kinds of links that hear a frame after a port of theirs: the kernel has taken a tag out of it there, before the program of these runs.
+const HEAR_AFTER_PORTS: [&str; 2] = ["bond", "team"];
+/// The features by which a card, or the kernel behind it, makes one frame of several. Merged below an uplink they are longer than what it
+/// takes, or than its MTU, and lost; the kernel itself sees to that only on the interface that has the program. `rx-gro` is also the switch
+/// of what the kernel merges by `rx-gro-list` and `rx-udp-gro-forwarding`.
+const MERGING: [&str; 3] = ["rx-gro", "rx-gro-hw", "rx-lro"];
 
 /// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself and that passes what the
 /// port asks for, and the MTU of the port.
@@ -54,6 +58,7 @@ pub(super) fn plan(
     lendable::must_be_free(kinds, host.as_mut(), request, &link)?;
     let settings = host.netdev_settings(link.index).map_err(told)?;
     let uplink = UplinkRecord {
+        below: services.merging_below(host.as_mut(), &link).map_err(told)?,
         interface: link.name,
         was_promiscuous: link.settings.flags.is_some_and(|flags| flags & IFF_PROMISC != 0),
         features: settings.features,
@@ -65,7 +70,7 @@ pub(super) fn plan(
 fn must_keep_tags(link: &Link, config: &VhostUser) -> Result<(), CniError> {
     let (name, kind) = (&link.name, link.kind.name());
     let Some(vlan) = config.vlan.or(config.trunk.first().copied()) else { return Ok(()) };
-    if !HEAR_NO_TAGS.contains(&kind) {
+    if !HEAR_AFTER_PORTS.contains(&kind) {
         return Ok(());
     }
     let key = if config.vlan.is_some() { "vlan" } else { "trunk" };
@@ -151,6 +156,25 @@ impl VhostUserServices {
         }
     }
 
+    /// What is to go on record of the links below an interface that becomes an uplink.
+    fn merging_below(&self, host: &mut dyn Net, link: &Link) -> Result<Vec<LinkBelowRecord>, NetError> {
+        // With the turn: what was changed for another network's uplink is on record until it is changed back.
+        let _turn = self.turn.lock();
+        let mut all = Vec::new();
+        for Link { index, name: interface, .. } in links_below(host, link)? {
+            let known =
+                self.store.filter_map(|a| Some(below(a.uplink()?, &interface)?.features.clone())).pop();
+            let features = match known {
+                Some(features) => features,
+                None => host.features_on(index, &MERGING)?,
+            };
+            if !features.is_empty() {
+                all.push(LinkBelowRecord { interface, features });
+            }
+        }
+        Ok(all)
+    }
+
     /// Sees to it that the switch has the uplink of a port's network. Whoever calls has the turn.
     pub(super) fn ensure_uplink(&self, record: &VhostUserRecord) -> Result<(), CniError> {
         let Some(wanted) = &record.uplink else { return Ok(()) };
@@ -182,6 +206,7 @@ impl VhostUserServices {
         if let Some(features) = wanted.features.as_deref().and_then(without_taking_tags_out) {
             set_features(host, link, features).map_err(told)?;
         }
+        stop_merging(host, link, wanted).map_err(told)?;
         // Where it is not known, any memory and any thread will do.
         let numa_node = self.inventory.node_of(&link.name).unwrap_or_default();
         let uplink = self.kernel.open_uplink(link.index, queues, numa_node).map_err(told)?;
@@ -231,14 +256,40 @@ impl VhostUserServices {
             None => host.link_by_name(&uplink.interface).map_err(told)?,
             known => known,
         };
-        let Some(link) = link else { return Ok(()) };
-        if !uplink.was_promiscuous {
-            set_promiscuous(host.as_mut(), &link, false).map_err(told)?;
+        if let Some(link) = link {
+            if !uplink.was_promiscuous {
+                set_promiscuous(host.as_mut(), &link, false).map_err(told)?;
+            }
+            if let Some(features) = &uplink.features {
+                set_features(host.as_mut(), &link, features.clone()).map_err(told)?;
+            }
         }
-        match &uplink.features {
-            Some(features) => set_features(host.as_mut(), &link, features.clone()).map_err(told),
-            None => Ok(()),
+        // After the interface: no link has `rx-lro` that one above it lacks.
+        self.let_merge_again(host.as_mut(), uplink, network).map_err(told)
+    }
+
+    /// Has the links below an uplink merge frames as before, but for those that are below the uplink of another network, too.
+    fn let_merge_again(
+        &self,
+        host: &mut dyn Net,
+        uplink: &UplinkRecord,
+        network: &str,
+    ) -> Result<(), NetError> {
+        let ports = self.store.with_uplink();
+        let of_others = ports.iter().filter(|a| a.vhost_user().is_some_and(|of| of.port.network != network));
+        let of_others: Vec<&UplinkRecord> = of_others.filter_map(|a| a.uplink()).collect();
+        let is_needed = |interface: &str| of_others.iter().any(|other| below(other, interface).is_some());
+        for lower in uplink.below.iter().filter(|lower| !is_needed(&lower.interface)) {
+            let Some(link) = host.link_by_name(&lower.interface)? else { continue };
+            for refused in host.switch_features(link.index, &lower.features, true)? {
+                tracing::warn!(
+                    interface = link.name,
+                    refused,
+                    "a link below an uplink does not merge frames as before"
+                );
+            }
         }
+        Ok(())
     }
 
     /// Compares the switch's uplinks with the records: makes what is missing, and removes what nobody has on record. Answers the network of
@@ -320,6 +371,56 @@ fn queues(host: &mut dyn Net, link: &Link) -> Result<u32, CniError> {
         most = most.max(queues);
     }
     Ok(most)
+}
+
+/// The links of the host by which an interface gets its frames, the upper ones first: the device of a VLAN, the ports of a bond or a team.
+fn links_below(host: &mut dyn Net, link: &Link) -> Result<Vec<Link>, NetError> {
+    let has_ports = |link: &Link| HEAR_AFTER_PORTS.contains(&link.kind.name());
+    if link.lower().is_none() && !has_ports(link) {
+        return Ok(Vec::new());
+    }
+    let links = host.links()?;
+    let (mut found, mut at) = (vec![link.clone()], 0);
+    // Each link comes in once, so a ring of links ends the search too.
+    while let Some(upper) = found.get(at).cloned() {
+        let is_below = |link: &&Link| {
+            upper.lower() == Some(link.index) || has_ports(&upper) && link.master == Some(upper.index)
+        };
+        for lower in links.iter().filter(is_below) {
+            if found.iter().all(|known| known.index != lower.index) {
+                found.push(lower.clone());
+            }
+        }
+        at += 1;
+    }
+    found.remove(0);
+    Ok(found)
+}
+
+/// What is on record of a link below an uplink.
+fn below<'r>(uplink: &'r UplinkRecord, interface: &str) -> Option<&'r LinkBelowRecord> {
+    uplink.below.iter().find(|known| known.interface == interface)
+}
+
+/// Keeps the links below an uplink from merging frames, as far as it is on record that they do. What goes on merging is told.
+fn stop_merging(host: &mut dyn Net, link: &Link, uplink: &UplinkRecord) -> Result<(), NetError> {
+    for lower in links_below(host, link)? {
+        let mut refused = Vec::new();
+        if let Some(known) = below(uplink, &lower.name) {
+            refused = host.switch_features(lower.index, &known.features, false)?;
+        }
+        let on = host.features_on(lower.index, &MERGING)?;
+        if !on.is_empty() {
+            tracing::warn!(
+                uplink = link.name,
+                interface = lower.name,
+                ?on,
+                ?refused,
+                "a link below an uplink merges frames, and the merged ones are lost: switch that off (ethtool -K INTERFACE gro off lro off)"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn set_promiscuous(host: &mut dyn Net, link: &Link, wanted: bool) -> Result<(), NetError> {
