@@ -114,6 +114,14 @@ impl HostRoot {
 
     /// Opens a directory; where it does not exist it is made, with its parents (0755).
     pub fn make_directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        match self.make_directory_once(path) {
+            // Somebody has removed one on the way, which was empty, since it was made or looked for.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.make_directory_once(path),
+            done => done,
+        }
+    }
+
+    fn make_directory_once(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.directory(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             done => return done,

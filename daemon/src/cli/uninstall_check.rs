@@ -67,13 +67,21 @@ pub(super) fn needed_by_node(paths: &NodePaths, bin_dir: &Path, names: &[String]
     if !names.iter().any(|name| name == OWN_NAME) {
         return None;
     }
+    // The daemon of a container has the host's root elsewhere than this program, which may run on the host.
+    let host_root = if paths.host_root.is_dir() { &paths.host_root } else { Path::new("/") };
     let Directories { conf, plugins } =
-        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
-    if plugins.first().is_some_and(|directory| directory == bin_dir) && is_wanted(&paths.run_dir) {
+        Directories::new(host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
+    let is_bin_dir = |directory: &PathBuf| is_same(directory, bin_dir);
+    if plugins.first().is_some_and(is_bin_dir) && is_wanted(&paths.run_dir) {
         return Some(StillNeeded::Wanted { config: paths.config.display().to_string() });
     }
-    let others: Vec<PathBuf> = plugins.into_iter().filter(|directory| directory != bin_dir).collect();
+    let others: Vec<PathBuf> = plugins.into_iter().filter(|directory| !is_bin_dir(directory)).collect();
     conflist_without_executable(&conf, &others).map(|file| StillNeeded::Named { file })
+}
+
+/// Whether two paths are of one directory.
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Whether a daemon runs here that is to keep the executable on the node.

@@ -232,9 +232,11 @@ impl<'a> AttachmentRequest<'a> {
         address_directory(&self.key.network, self.namespace.map(|namespace| &**namespace))
     }
 
-    /// The file that describes the device of a pod's network, whether or not its plugins write one.
+    /// The file that describes the device of a pod's network, whether or not its plugins write one. A path that is taken because an
+    /// earlier one could not have the device has none.
     pub(crate) fn device_info(&self) -> Option<&str> {
-        self.device_plugin_file.and(self.conf.runtime.device_info_file.as_deref())
+        let has_device = self.passed_over.is_empty();
+        self.device_plugin_file.filter(|_| has_device).and(self.conf.runtime.device_info_file.as_deref())
     }
 
     /// Leaves the pod's namespace, where it is shared: what comes now may wait, or enters one by itself.

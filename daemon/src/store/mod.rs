@@ -168,8 +168,8 @@ impl Store {
         payload: Vec<u8>,
         exact: bool,
     ) -> Result<Arc<Attachment>, StoreError> {
-        // Only an ADD begins something. What comes back, mostly to be removed, goes on record with the reserve, too.
-        let purpose = if attachment.phase == Phase::Adding { Purpose::Begin } else { Purpose::Finish };
+        // What comes back to be removed goes on record with the reserve, too.
+        let purpose = if attachment.phase == Phase::Removing { Purpose::Finish } else { Purpose::Begin };
         let mut state = self.lock();
         // On record first: memory must not hold an attachment that a restart would not know.
         self.append(&mut state, &[&payload], purpose)?;

@@ -181,13 +181,13 @@ pub struct ParentLink {
     pub mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// It stands on another link, or leads into another namespace: whose frames it has, only a further look tells.
+    /// It stands on another link, is one end of a wire, or leads into another namespace: whose frames it has, only a further look tells.
     pub leads_on: bool,
 }
 
 impl From<Link> for ParentLink {
     fn from(link: Link) -> ParentLink {
-        let leads_on = link.leads_away() || link.lower().is_some();
+        let leads_on = link.leads_away() || link.parent.is_some();
         let Link { index, name, mac, mtu, .. } = link;
         ParentLink { index, name, mac, mtu, leads_on }
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::file_format::Owner;
 use super::open_dir::LockedDir;
-use super::{HostLocal, NetworkDir, file_index, store};
+use super::{HostLocal, Make, NetworkDir, file_index, store};
 use crate::IpamError;
 
 /// An address, and whose it is.
@@ -40,7 +40,7 @@ impl HostLocal {
     /// Everything that is allocated in a network, in the order of the addresses.
     pub fn list(&self, directory: &NetworkDir) -> Result<Vec<Allocation>, IpamError> {
         let directory = directory.checked()?;
-        let mut all = self.with(&directory, false, |locked| allocations(locked))?.unwrap_or_default();
+        let mut all = self.with(&directory, Make::Never, |locked| allocations(locked))?.unwrap_or_default();
         all.sort_by_key(|allocation| allocation.ip);
         Ok(all)
     }
@@ -82,7 +82,7 @@ impl HostLocal {
             return removed;
         }
         let done = directory.checked().and_then(|directory| {
-            self.with(&directory, false, |locked| {
+            self.with(&directory, Make::Never, |locked| {
                 locked.reread().map_err(|e| store(&directory, e))?;
                 for allocation in allocations(locked).into_iter().filter(|allocation| meant(allocation)) {
                     match remove(locked, allocation.ip) {

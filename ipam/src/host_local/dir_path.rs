@@ -66,10 +66,11 @@ impl NetworkDir {
         })
     }
 
-    /// The namespace of the tenant whose it is, by its network's name (`name@namespace`); `None` for the administrator's.
+    /// The namespace of the tenant whose it is, by its network's name (`name@namespace`); `None` for the administrator's, and for that of
+    /// another plugin, which has the network's own name.
     pub(super) fn namespace(&self) -> Option<&str> {
         self.root.as_ref()?;
-        Some(self.network.rsplit_once('@').map_or("", |(_, namespace)| namespace))
+        self.network.rsplit_once('@').map(|(_, namespace)| namespace)
     }
 
     /// Its path on the host.

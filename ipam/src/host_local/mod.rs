@@ -24,12 +24,11 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_cni::config::{HostLocal as Config, resolv_conf};
 use fairlead_cni::result::{Dns, IpConfig};
 use fairlead_host::host_root::HostRoot;
-use parking_lot::Mutex;
 
 use self::attempt::Attempt;
 use self::background_thread::Background;
@@ -37,6 +36,7 @@ use self::file_format::MAX_CONTENT;
 use self::lock_wait::Waiter;
 use self::network_dirs::NetworkDirs;
 use self::open_dir::{KnownFiles, LockedDir, OpenDir};
+use self::unused_dirs::Looks;
 use self::used_dirs::UsedDirs;
 use crate::{IpamError, Lease, LeaseRequest, PendingRemovals};
 
@@ -50,6 +50,15 @@ const RESOLV_CONF_LIMIT: u64 = 1 << 20;
 /// So many removals are hurried for one ADD at most: each takes 16 to 30 ms.
 const MOST_HURRIED: usize = 64;
 
+/// Whether a directory that is not there is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Make {
+    Never,
+    /// Unless its namespace has as many as it may.
+    IfThereIsRoom,
+    Always,
+}
+
 /// The allocations of all networks of this node.
 #[derive(Debug)]
 pub struct HostLocal {
@@ -57,8 +66,7 @@ pub struct HostLocal {
     boot_id: Arc<str>,
     used_dirs: UsedDirs,
     used_dirs_path: PathBuf,
-    /// When unused directories of a namespace were looked for, and there was none.
-    looked_in_vain: Mutex<Option<Instant>>,
+    looks: Looks,
     directories: Arc<NetworkDirs>,
     background: Background,
 }
@@ -76,7 +84,7 @@ impl HostLocal {
             boot_id: boot_id.trim().into(),
             used_dirs: UsedDirs::open(used_dirs_path.clone())?,
             used_dirs_path,
-            looked_in_vain: Mutex::default(),
+            looks: Looks::default(),
             background: Background::start(Box::new(move || idle.upgrade().is_some_and(|all| all.tidy())))?,
             directories,
         })
@@ -117,7 +125,7 @@ impl HostLocal {
         config: &Config,
         request: &LeaseRequest<'_>,
     ) -> Result<Vec<IpConfig>, IpamError> {
-        self.with(directory, true, |locked| Attempt::new(locked, request).all_or_none(config))?
+        self.with(directory, Make::IfThereIsRoom, |locked| Attempt::new(locked, request).all_or_none(config))?
             .unwrap_or_else(|| Err(store(directory, io::ErrorKind::NotFound.into())))
     }
 
@@ -130,7 +138,7 @@ impl HostLocal {
         ifname: &str,
     ) -> Result<usize, IpamError> {
         let Ok(directory) = directory.checked() else { return Ok(0) };
-        self.with(&directory, false, |locked| {
+        self.with(&directory, Make::Never, |locked| {
             let contents = contents(container_id, ifname);
             let released = remove_first_of(locked, &contents).and_then(|released| match released {
                 // The directory's time misses what others changed within one tick of the kernel's clock.
@@ -153,7 +161,7 @@ impl HostLocal {
     ) -> Result<usize, IpamError> {
         let (from, to) = (from.checked()?, to.checked()?);
         let contents = contents(container_id, ifname);
-        let held = self.with(&from, false, |locked| {
+        let held = self.with(&from, Make::Never, |locked| {
             locked.reread()?;
             let held =
                 contents.iter().map(|content| locked.index().held_by(content).collect::<Vec<IpAddr>>());
@@ -164,7 +172,8 @@ impl HostLocal {
             return Ok(0);
         }
         let content = file_format::content_of(container_id, ifname);
-        let taken = self.with(&to, true, |locked| {
+        // What it keeps is of pods that live: it is bounded by those.
+        let taken = self.with(&to, Make::Always, |locked| {
             for ip in &held {
                 let holder = |locked: &LockedDir<'_>| locked.index().get(*ip).map(|entry| entry.content.clone());
                 if !locked.take(*ip, &content)? && holder(locked).is_none_or(|of| !contents.contains(&of)) {
@@ -188,7 +197,7 @@ impl HostLocal {
         ips: &[IpAddr],
     ) -> Result<usize, IpamError> {
         let directory = directory.checked()?;
-        self.with(&directory, false, |locked| {
+        self.with(&directory, Make::Never, |locked| {
             let contents = contents(container_id, ifname);
             let mut released = 0;
             for ip in ips.iter().map(IpAddr::to_canonical) {
@@ -207,7 +216,7 @@ impl HostLocal {
     /// CHECK: this interface of this container has an address, whichever.
     pub fn check(&self, directory: &NetworkDir, container_id: &str, ifname: &str) -> Result<(), IpamError> {
         let directory = directory.checked()?;
-        let found = self.with(&directory, false, |locked| {
+        let found = self.with(&directory, Make::Never, |locked| {
             let contents = contents(container_id, ifname);
             let has = |locked: &LockedDir<'_>| {
                 contents.iter().any(|content| locked.index().held_by(content).next().is_some())
@@ -277,7 +286,7 @@ impl HostLocal {
     fn with<T>(
         &self,
         directory: &NetworkDir,
-        make: bool,
+        make: Make,
         work: impl FnOnce(&mut LockedDir<'_>) -> T,
     ) -> Result<Option<T>, IpamError> {
         let shared = self.directories.get(directory);
@@ -288,14 +297,14 @@ impl HostLocal {
                 shared.files.take().map_err(|hangs| store(directory, hangs.into_io(&directory.path())))?;
             // The directory may have been removed: nobody would see the files that are made in the open one.
             if files.open.as_ref().is_none_or(|open| !open.exists()) {
-                if make {
+                if make == Make::IfThereIsRoom {
                     self.must_have_room(directory)?;
                 }
                 let known = files.close();
-                files.open = self.open(directory, make, known)?;
+                files.open = self.open(directory, make != Make::Never, known)?;
             }
             let Some(open) = files.open.as_mut() else { return Ok(None) };
-            if make && !open.is_listed {
+            if make != Make::Never && !open.is_listed {
                 self.note(directory)?;
                 open.is_listed = true;
             }

@@ -1,16 +1,41 @@
 //! Directories of tenants' networks in which no address is taken any more: they go, so that neither the list of directories nor the
 //! disk grows with every name that a tenant has ever used.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::used_dirs::MOST_OF_NAMESPACE;
-use super::{HostLocal, NetworkDir, store};
+use super::{HostLocal, Make, NetworkDir, store};
 use crate::IpamError;
 
-/// Where none was found that could go, nobody looks again for so long: it reads up to [`MOST_OF_NAMESPACE`] directories.
-const PAUSE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 5 });
+/// Where none of a namespace's was found that could go, nobody looks again for so long: it reads up to [`MOST_OF_NAMESPACE`] directories.
+const PAUSE: Duration = Duration::from_secs(5);
+/// A look ends after so long: somebody may hold the locks of many directories.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The namespaces of which unused directories were looked for a moment ago in vain, or are just now, with the time until which nobody looks
+/// again.
+#[derive(Debug, Default)]
+pub(super) struct Looks(Mutex<HashMap<String, Instant>>);
+
+impl Looks {
+    /// Whether this thread is to look; the next one is not, for a while.
+    fn begin(&self, namespace: &str) -> bool {
+        let now = Instant::now();
+        let mut until = self.0.lock();
+        until.retain(|_, until| *until > now);
+        until.insert(namespace.to_owned(), now + PAUSE).is_none()
+    }
+
+    /// A look has made room: the next one may do so again.
+    fn has_made_room(&self, namespace: &str) {
+        self.0.lock().remove(namespace);
+    }
+}
 
 impl HostLocal {
     /// Removes these directories, as far as they are tenants' and nothing is allocated in them, from the disk and from the list.
@@ -24,8 +49,9 @@ impl HostLocal {
         directories: &[NetworkDir],
         absent: impl Fn(&NetworkDir) -> Result<bool, IpamError>,
     ) -> usize {
-        let mut removed = 0;
-        for directory in directories.iter().filter(|directory| directory.root.is_some()) {
+        let (mut removed, until) = (0, Instant::now() + LOOK);
+        let of_tenants = directories.iter().filter(|directory| directory.namespace().is_some());
+        for directory in of_tenants.take_while(|_| Instant::now() < until) {
             let done = self.remove_one(directory).and_then(|done| done.map_or_else(|| absent(directory), Ok));
             match done {
                 Ok(gone) => removed += usize::from(gone),
@@ -55,19 +81,20 @@ impl HostLocal {
 
     /// Removes what is unused of a namespace that has too many directories; false where there is none, or was none just now.
     pub(super) fn make_room(&self, directory: &NetworkDir) -> bool {
-        let mut looked_in_vain = self.looked_in_vain.lock();
-        if looked_in_vain.is_some_and(|at| at.elapsed() < PAUSE) {
+        let Some(namespace) = directory.namespace().filter(|namespace| self.looks.begin(namespace)) else {
             return false;
-        }
+        };
         let all = self.used_dirs.of_namespace_of(directory);
         let made = self.remove(&all, |absent| self.forget_absent(absent)) > 0;
-        *looked_in_vain = (!made).then(Instant::now);
+        if made {
+            self.looks.has_made_room(namespace);
+        }
         made
     }
 
     /// Whether a directory is gone now; `None` where there was none.
     fn remove_one(&self, directory: &NetworkDir) -> Result<Option<bool>, IpamError> {
-        let removed = self.with(directory, false, |locked| {
+        let removed = self.with(directory, Make::Never, |locked| {
             locked.reread()?;
             if !locked.clear_unused()? {
                 return Ok(false);
@@ -149,6 +176,9 @@ mod tests {
         add(&host, &of("/data/0", "net@b")).unwrap();
         add(&host, &NetworkDir::of_administrator("/data", "more")).unwrap();
         add(&host, &of("/data/0", "net@a")).unwrap_err(); // it has one there
+        // Another namespace's vain look keeps none of this one's from being made.
+        assert!(!host.ipam.looks.begin("a") && host.ipam.looks.begin("b"));
+        host.ipam.looks.has_made_room("a"); // as when the pause is over
         // The pod of one network goes, and somebody removes the directory of another.
         assert_eq!(host.ipam.release(&of("/data/1", "net@a"), "a", "eth0").unwrap(), 1);
         fs::remove_dir_all(host.dir.path().join("data/2")).unwrap();
@@ -168,18 +198,19 @@ mod tests {
         let host = Host::new();
         let (used, strange, unused) =
             (of("/data", "used@a"), of("/data", "strange@a"), of("/data", "unused@a"));
-        let administrators = NetworkDir::of_administrator("/data", "pods");
-        for directory in [&used, &strange, &unused, &administrators] {
+        let (administrators, of_multus) =
+            (NetworkDir::of_administrator("/data", "pods"), of("/data", "of-multus"));
+        for directory in [&used, &strange, &unused, &administrators, &of_multus] {
             add(&host, directory).unwrap();
         }
-        for directory in [&strange, &unused, &administrators] {
+        for directory in [&strange, &unused, &administrators, &of_multus] {
             host.ipam.release(directory, "a", "eth0").unwrap();
         }
         fs::write(host.dir.path().join("data/strange@a/notes"), "").unwrap();
         let absent = of("/data", "absent@a");
         host.ipam.used_dirs.add(&absent).unwrap();
         assert_eq!(host.ipam.remove_unused(&host.ipam.places()), 1);
-        let expected = [absent, administrators, strange, used];
+        let expected = [absent, of_multus, administrators, strange, used];
         assert_eq!(host.ipam.places(), expected);
         assert!(host.dir.path().join("data/strange@a/lock").exists());
         assert!(host.dir.path().join("data").exists(), "the root is not the tenant's");

@@ -299,3 +299,18 @@ fn k10_device_information_of_a_pod_that_multus_made_goes_with_its_del() {
     assert_eq!(node.described(), ["shop-radio-c2_net1"], "another container's stays");
     assert!(!multus.join("c1").exists());
 }
+
+#[test]
+fn a_path_that_is_taken_for_want_of_the_device_tells_nothing_of_it() {
+    let node = Node::new();
+    node.device_plugin_tells();
+    let paths = r#"[{"type":"host-device","device":"absent0"},{"type":"macvlan","master":"eth0"}]"#;
+    let text =
+        format!(r#"{{"cniVersion":"1.0.0","name":"radio","type":"fairlead","paths":{paths},"ipam":{{}}}}"#);
+    node.asks_for(&text, RADIO);
+    node.call(Command::Add).unwrap();
+    let told = node.told();
+    assert_eq!((told["name"].as_str(), told.get("device-info")), (Some("shop/radio"), None), "{told}");
+    assert_eq!(node.described(), Vec::<String>::new());
+    node.del();
+}

@@ -110,7 +110,7 @@ fn it_or(other: Option<&str>, place: &str) -> String {
 }
 
 /// The device and everything of the host's namespace that stands on it, the device first.
-pub(in crate::engine::kinds) fn stack<'l>(device: &'l Link, links: &'l [Link]) -> Vec<&'l Link> {
+pub(super) fn stack<'l>(device: &'l Link, links: &'l [Link]) -> Vec<&'l Link> {
     let mut found = vec![device];
     let mut seen = BTreeSet::from([device.index]);
     let mut at = 0;

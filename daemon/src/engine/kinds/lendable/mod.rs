@@ -19,7 +19,6 @@
 mod host_stack;
 
 use host_stack::Word;
-pub(super) use host_stack::stack;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Address, Kind, Link, Net, NetError, ParentLink};
@@ -199,13 +198,37 @@ pub(super) fn must_carry_nobody(
     request: &AttachmentRequest<'_>,
     link: &Link,
 ) -> Result<(), CniError> {
-    let is_own = |a: &Attachment| a.key.container == request.key.container;
-    let holders = kinds.vhost_user.holders_on(host, link, is_own)?;
+    match kinds.vhost_user.holds_any(is_of_pod(request)) {
+        true => must_carry_nobody_by(kinds, request, link, &stack_on(host, link)?),
+        false => Ok(()),
+    }
+}
+
+/// The same of a device that may have left the host since its `stack` was read.
+pub(super) fn must_carry_nobody_by(
+    kinds: &Kinds,
+    request: &AttachmentRequest<'_>,
+    link: &Link,
+    stack: &[Link],
+) -> Result<(), CniError> {
+    let holders = kinds.vhost_user.holders_on(stack, is_of_pod(request));
     match holders.is_empty() {
         true => Ok(()),
         false => Err(refused(link, &format!("these stand on it: {}", a_few_of(&holders)))
             .with("name another device, or end those first")),
     }
+}
+
+/// A link of the host and all that stands on it, directly or not.
+pub(super) fn stack_on(host: &mut dyn Net, link: &Link) -> Result<Vec<Link>, CniError> {
+    let told = |e: NetError| errors::kernel("", "looking at what stands on an interface", &e);
+    let links = host.links().map_err(told)?;
+    Ok(host_stack::stack(link, &links).into_iter().cloned().collect())
+}
+
+fn is_of_pod(request: &AttachmentRequest<'_>) -> impl Fn(&Attachment) -> bool + Copy {
+    let container = &request.key.container;
+    move |a: &Attachment| a.key.container == *container
 }
 
 /// The host's link with this index and what it stands on, the link first.

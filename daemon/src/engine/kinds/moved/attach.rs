@@ -153,12 +153,18 @@ pub(crate) fn apply(
     let ifname = request.key.ifname.as_str();
     let mut host = kinds.kernel.host()?;
     let lent = host.link_by_index(netdev.index)?;
+    // Read before it is moved: what stands on it leads into another namespace from then on.
+    let above = lent
+        .as_ref()
+        .map(|lent| lendable::stack_on(host.as_mut(), lent))
+        .transpose()
+        .map_err(ApplyError::Cni)?;
     let as_index = netdev.lent_as.as_ref().map(|lent| lent.index);
     let name = ifname.to_owned();
     pod.batch(&[Op::TakeFromHost { index: netdev.index, as_index, name, up: false }])?;
-    // What was made on it since it was judged is on record by now, and from now on nothing can be: it is not in the host's namespace.
-    if let Some(lent) = &lent {
-        lendable::must_carry_nobody(kinds, host.as_mut(), request, lent)?;
+    // What was made on it since it was judged is on record by now, and from now on nothing can be made on the device itself.
+    if let (Some(lent), Some(above)) = (&lent, &above) {
+        lendable::must_carry_nobody_by(kinds, request, lent, above).map_err(ApplyError::Cni)?;
     }
     let index = index_in_pod(pod, ifname, as_index)?.ok_or_else(|| {
         let msg = format!(

@@ -96,7 +96,8 @@ mod tests {
     fn of_several_netdevs_the_first_by_name_comes_first_in_whatever_order_the_kernel_lists_them() {
         let sysfs = tempfile::tempdir().unwrap();
         let names: Vec<String> = (0..8).map(|port| format!("ens1d{port}")).collect();
-        for name in names.iter().rev().chain(&names) {
+        // In an order that is neither that of the names nor its reverse, as file systems list by either.
+        for name in [3, 0, 7, 1, 6, 2, 5, 4].map(|port: usize| &names[port]) {
             fs::create_dir_all(sysfs.path().join("bus/pci/devices/0000:05:00.0/net").join(name)).unwrap();
         }
         let found = netdevs_of(sysfs.path(), &DeviceRef::Bus("0000:05:00.0".into())).unwrap();

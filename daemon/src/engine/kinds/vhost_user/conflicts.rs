@@ -61,7 +61,10 @@ impl VhostUserServices {
     ) -> Result<(), CniError> {
         self.must_get_frames(link.index, Some(network))?;
         let is_of_network = |a: &Attachment| a.vhost_user().is_some_and(|of| of.port.network == network);
-        let holders = self.holders_on(host, link, is_of_network)?;
+        let holders = match self.holds_any(is_of_network) {
+            true => self.holders_on(&lendable::stack_on(host, link)?, is_of_network),
+            false => Vec::new(),
+        };
         if holders.is_empty() {
             return Ok(());
         }
@@ -73,25 +76,27 @@ impl VhostUserServices {
         Err(CniError::new(Code::InvalidConfig, msg).with(BESIDE))
     }
 
-    /// Whose frames go by a link of the host: those of links of ours that stand on it, directly or not, and of uplinks; but for what
+    /// Whether frames of any attachment go by a link of the host, but for what `is_own`, and for what is ending: where none do, nobody has to
+    /// wait for the list of the host's links.
+    pub(crate) fn holds_any(&self, is_own: impl Fn(&Attachment) -> bool) -> bool {
+        let holds = |a: &Attachment| {
+            let is_holder = a.parent().is_some() || a.uplink().is_some();
+            (is_holder && !a.is_ending() && !is_own(a)).then_some(())
+        };
+        !self.store.filter_map(holds).is_empty()
+    }
+
+    /// Whose frames go by a link of the host and what stands on it: those of links of ours, and of uplinks; but for what
     /// `is_own`, and for what is ending.
-    pub(crate) fn holders_on(
-        &self,
-        host: &mut dyn Net,
-        link: &Link,
-        is_own: impl Fn(&Attachment) -> bool,
-    ) -> Result<Vec<String>, CniError> {
-        let told = |e: NetError| errors::kernel("", "looking at what stands on an interface", &e);
-        let links = host.links().map_err(told)?;
-        let stack = lendable::stack(link, &links);
+    pub(crate) fn holders_on(&self, stack: &[Link], is_own: impl Fn(&Attachment) -> bool) -> Vec<String> {
         let needs_it = |a: &Attachment| {
-            let is_below = |l: &&Link| {
+            let is_below = |l: &Link| {
                 a.parent() == Some(l.index) || a.uplink().is_some_and(|uplink| uplink.interface == l.name)
             };
             let is_holder = !a.is_ending() && !is_own(a) && stack.iter().any(is_below);
             is_holder.then(|| a.holder())
         };
-        Ok(self.store.filter_map(needs_it))
+        self.store.filter_map(needs_it)
     }
 
     /// Refuses a port that has the MAC address or the socket of another attachment, but for that of the same pod's other sandbox.

@@ -140,12 +140,16 @@ fn find(host: &mut dyn Net, master: &str) -> Result<Link, CniError> {
 }
 
 impl VhostUserServices {
-    /// What is on record of a network's uplink.
+    /// What is on record of a network's uplink. One whose last port is ending counts as far as it is the same interface: until that
+    /// port is gone the interface is as the uplink has it, and only the record tells how it was before.
     fn uplink_on_record(&self, network: &str, master: &str) -> Result<Option<UplinkRecord>, CniError> {
-        let all = self.store.with_uplink();
-        let mut ports = all.iter().filter_map(|a| a.vhost_user());
-        let known = ports.find(|port| port.port.network == network).and_then(|port| port.uplink.as_ref());
-        match known {
+        let of_network = |a: &Attachment| {
+            let port = a.vhost_user().filter(|port| port.port.network == network)?;
+            Some((a.is_ending(), port.uplink.clone()?))
+        };
+        let all = self.store.filter_map(of_network);
+        let counts = |(is_ending, uplink): &&(bool, UplinkRecord)| !is_ending || uplink.interface == master;
+        match all.iter().filter(counts).min_by_key(|(is_ending, _)| *is_ending).map(|(_, uplink)| uplink) {
             Some(uplink) if uplink.interface != master => {
                 let why = format!("network {network:?} reaches the wire by {:?} already", uplink.interface);
                 Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}")).with(
@@ -280,7 +284,12 @@ impl VhostUserServices {
         let of_others: Vec<&UplinkRecord> = of_others.filter_map(|a| a.uplink()).collect();
         let is_needed = |interface: &str| of_others.iter().any(|other| below(other, interface).is_some());
         for lower in uplink.below.iter().filter(|lower| !is_needed(&lower.interface)) {
-            let Some(link) = host.link_by_name(&lower.interface)? else { continue };
+            let Some(link) = host.link_by_name(&lower.interface)? else {
+                let interface = &lower.interface;
+                tracing::warn!(interface, features = ?lower.features,
+                    "a link below an uplink is gone, or has another name: if it is there, switch its features on by hand (ethtool -K)");
+                continue;
+            };
             for refused in host.switch_features(link.index, &lower.features, true)? {
                 tracing::warn!(
                     interface = link.name,
