@@ -60,6 +60,10 @@ impl Provisioner {
         let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
             return Ok(());
         };
+        // Until it was idle, a worker of its own may have given it its name back.
+        if host.link_by_name(name)?.is_none_or(|now| now.index != link.index) {
+            return Ok(());
+        }
         // An interface that somebody uses keeps its name.
         if self.leave_alone(&self.inventory.vf(other)?, false).is_err() {
             return Ok(());
