@@ -107,10 +107,12 @@ where
     ) -> std::fmt::Result {
         let mut text = String::new();
         self.0.format_event(context, Writer::new(&mut text), event)?;
-        for character in text.strip_suffix('\n').unwrap_or(&text).chars() {
-            match character.is_control() {
-                true => write!(writer, "{}", character.escape_debug())?,
-                false => writer.write_char(character)?,
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        // Nearly every line is one piece.
+        for piece in line.split_inclusive(char::is_control) {
+            match piece.chars().next_back().filter(|last| last.is_control()) {
+                Some(last) => write!(writer, "{}{}", piece.trim_end_matches(last), last.escape_debug())?,
+                None => writer.write_str(piece)?,
             }
         }
         writer.write_char('\n')

@@ -86,9 +86,14 @@ impl<'own> HostView<'own> {
         with_kept(&RAW_SOCKET, self.own, OwnNetns::raw_socket, |socket| self.own.at_home(|| work(socket)))
     }
 
-    /// Does `work` by a socket of generic netlink.
-    fn generic<T>(&self, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, Failure> {
+    /// Does `work` with ethtool's settings of a link, by a socket of generic netlink.
+    fn ethtool<T>(
+        &self,
+        index: u32,
+        work: impl FnOnce(&mut Socket) -> Result<T, Failure>,
+    ) -> Result<T, NetError> {
         with_kept(&GENERIC_SOCKET, self.own, OwnNetns::generic_socket, work)
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
     }
 }
 
@@ -212,8 +217,7 @@ impl Net for HostView<'_> {
     }
 
     fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError> {
-        self.generic(|socket| ethtool::settings(socket, index))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        self.ethtool(index, |socket| ethtool::settings(socket, index))
     }
 
     fn restore_netdev_settings(
@@ -221,13 +225,11 @@ impl Net for HostView<'_> {
         index: u32,
         before: &NetdevSettings,
     ) -> Result<Vec<String>, NetError> {
-        self.generic(|socket| ethtool::restore(socket, index, before))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        self.ethtool(index, |socket| ethtool::restore(socket, index, before))
     }
 
     fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError> {
-        self.generic(|socket| ethtool::features_on(socket, index, among))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        self.ethtool(index, |socket| ethtool::features_on(socket, index, among))
     }
 
     fn switch_features(
@@ -236,8 +238,7 @@ impl Net for HostView<'_> {
         features: &[String],
         on: bool,
     ) -> Result<Vec<String>, NetError> {
-        self.generic(|socket| ethtool::switch_features(socket, index, features, on))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        self.ethtool(index, |socket| ethtool::switch_features(socket, index, features, on))
     }
 
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
@@ -358,10 +359,7 @@ impl Net for PodView<'_> {
     }
 
     fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError> {
-        Socket::open_generic()
-            .map_err(Failure::Socket)
-            .and_then(|mut socket| ethtool::settings(&mut socket, index))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        by_ethtool(index, |socket| ethtool::settings(socket, index))
     }
 
     fn restore_netdev_settings(
@@ -369,17 +367,11 @@ impl Net for PodView<'_> {
         index: u32,
         before: &NetdevSettings,
     ) -> Result<Vec<String>, NetError> {
-        Socket::open_generic()
-            .map_err(Failure::Socket)
-            .and_then(|mut socket| ethtool::restore(&mut socket, index, before))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        by_ethtool(index, |socket| ethtool::restore(socket, index, before))
     }
 
     fn features_on(&mut self, index: u32, among: &[&str]) -> Result<Vec<String>, NetError> {
-        Socket::open_generic()
-            .map_err(Failure::Socket)
-            .and_then(|mut socket| ethtool::features_on(&mut socket, index, among))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        by_ethtool(index, |socket| ethtool::features_on(socket, index, among))
     }
 
     fn switch_features(
@@ -388,10 +380,7 @@ impl Net for PodView<'_> {
         features: &[String],
         on: bool,
     ) -> Result<Vec<String>, NetError> {
-        Socket::open_generic()
-            .map_err(Failure::Socket)
-            .and_then(|mut socket| ethtool::switch_features(&mut socket, index, features, on))
-            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+        by_ethtool(index, |socket| ethtool::switch_features(socket, index, features, on))
     }
 
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
@@ -487,6 +476,14 @@ fn sysctl_path(sysctls: &Path, key: &str) -> io::Result<PathBuf> {
 
 fn about_programs(index: u32) -> String {
     format!("read the programs of link {index}, or take them off")
+}
+
+/// Does `work` with ethtool's settings of a link in the namespace that the thread is in.
+fn by_ethtool<T>(index: u32, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, NetError> {
+    Socket::open_generic()
+        .map_err(Failure::Socket)
+        .and_then(|mut socket| work(&mut socket))
+        .map_err(|failure| failure.into_net(0, || about_settings(index)))
 }
 
 fn about_settings(index: u32) -> String {

@@ -5,10 +5,11 @@
 //! later counts. A namespace has [`MOST_OF_NAMESPACE`] of them; what is not used any more is taken off, and the file written anew.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use fairlead_host::files;
 use parking_lot::Mutex;
 
 use super::dir_path::NetworkDir;
@@ -92,13 +93,8 @@ impl UsedDirs {
     /// Writes the file anew, with what is on the list. A crash leaves the old one or the new one.
     pub(super) fn rewrite(&self) -> io::Result<()> {
         let _writing = self.writing.lock();
-        let lines: Vec<String> = self.known.lock().values().map(line_of).collect();
-        let beside = self.path.with_extension("new");
-        let mut file = File::create(&beside)?;
-        file.write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())?;
-        file.sync_data()?;
-        std::fs::rename(&beside, &self.path)?;
-        sync_name(&self.path)
+        let lines: String = self.known.lock().values().map(|directory| line_of(directory) + "\n").collect();
+        files::replace(&self.path, lines.as_bytes())
     }
 
     fn has(&self, directory: &NetworkDir) -> bool {
@@ -112,12 +108,8 @@ impl UsedDirs {
         file.write_all(format!("\n{}\n", line_of(directory)).as_bytes())?;
         file.sync_data()?;
         // The file's own name must be on the disk too, or a crash loses the whole list.
-        if new { sync_name(&self.path) } else { Ok(()) }
+        self.path.parent().filter(|_| new).map_or(Ok(()), files::sync_dir)
     }
-}
-
-fn sync_name(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 fn note(known: &mut Known, directory: NetworkDir) {
@@ -143,7 +135,7 @@ fn parse_line(line: &str) -> Option<NetworkDir> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::Path;
