@@ -4,6 +4,7 @@ use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::*;
+use crate::vf_netdev::Appearance;
 
 /// Both VFs vanish, and come back each with the name that the kernel found free, which is the other's.
 fn made_anew_under_each_others_names(rig: &Rig, meanwhile: impl Fn()) {
@@ -294,6 +295,26 @@ fn made_anew_while_an_idle_one_is_up(renames_while_up: bool) {
     rig.keep();
     assert_eq!(rig.states(), ["ready", "idle"]);
     assert_eq!((rig.named("vf0").as_deref(), rig.named("vf1").as_deref()), (Some(VF), Some(SECOND)));
+}
+
+#[test]
+fn an_idle_vf_that_has_its_own_name_back_makes_no_way_for_who_saw_it_under_another() {
+    let mut rig = with("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "idle"]);
+    rig.rename("vf1", "eth9");
+    let wanted = Appearance { name: "eth9".to_owned(), ..Appearance::of(&rig.at_home().unwrap()) };
+    // Its own worker ends between the look at who has the name and the reservation.
+    let idle = |other: PciAddr| {
+        if rig.kernel.host().unwrap().link_by_name("vf1").unwrap().is_none() {
+            rig.rename("eth9", "vf1");
+        }
+        rig.pools().take_idle(other)
+    };
+    let link = rig.at_home().unwrap();
+    rig.pools().provisioner.configure_netdev(pci(VF), link, &wanted.look(), &idle).unwrap();
+    assert_eq!((rig.named("eth9").as_deref(), rig.named("vf1").as_deref()), (Some(VF), Some(SECOND)));
 }
 
 #[test]
