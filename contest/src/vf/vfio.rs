@@ -70,6 +70,9 @@ fn answer(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let device = json!(attachment.vf.address);
     ensure(interface["pciID"] == device, || format!("the device is {} in the result", interface["pciID"]))?;
     ensure(interface["mac"] == MAC, || format!("the result has MAC {}", interface["mac"]))?;
+    ensure(interface["mtu"] == 1500, || {
+        format!("the PF has an MTU of 1500, the result {}", interface["mtu"])
+    })?;
     ensure(address == "10.20.0.2/24", || format!("the address is {address} in the result"))?;
     ensure(testbed.interface("pod")?.is_none(), || "the pod has an interface".into())?;
     testbed.del(&attachment)

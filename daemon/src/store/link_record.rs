@@ -137,6 +137,10 @@ pub struct VfRecord {
     /// wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
+    /// Under vfio-pci: the MTU of its PF in bytes, which bounds the frames of the process that has it. Absent where the PF has no
+    /// interface here, or a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
     /// The settings that ADD changes, as they were.
     pub before: VfChange,
 }

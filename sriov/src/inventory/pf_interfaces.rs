@@ -101,6 +101,11 @@ impl<'d> Ports<'d> {
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 
+    /// The name of the PF's own interface.
+    pub(super) fn own_name(&self) -> Option<&str> {
+        self.own().map(|own| own.name.as_str())
+    }
+
     /// The PF's own interface.
     pub(super) fn interface(&self, device: &Path) -> Result<Option<Interface>, InventoryError> {
         let Some(own) = self.own() else { return Ok(None) };

@@ -188,6 +188,16 @@ impl Inventory {
         Ok(Ports::read(&dir, of(&devlink, physical))?.representor(index))
     }
 
+    /// The name of a PF's own interface, of a NIC in switchdev mode its uplink; `None` where it is not here. `devlink`: what is known of
+    /// that already.
+    pub fn own_interface(
+        &self,
+        physical: PciAddr,
+        devlink: &[DevlinkDevice],
+    ) -> Result<Option<String>, InventoryError> {
+        Ok(Ports::read(&self.dir(physical), of(devlink, physical))?.own_name().map(str::to_owned))
+    }
+
     /// Whether a device can have VFs.
     pub fn is_physical(&self, address: PciAddr) -> bool {
         self.dir(address).join("sriov_totalvfs").exists()

@@ -1,17 +1,18 @@
 //! VFs that are more than an interface, or another one than Ethernet's, and cannot be given to pods yet: a vDPA device is made of them,
-//! their RDMA device would not go with their interface, or they speak InfiniBand.
+//! their RDMA device, which their pod is to have, would not go with their interface, or they speak InfiniBand.
 
 use super::pf_interfaces::link_type;
 use super::sysfs::{last, names, target, text};
 use super::{Inventory, InventoryError, LinkType};
 use crate::{PciAddr, VfDevice};
 
-/// Why a VF is not given to pods, whatever drives it.
+/// Why a VF is not given to pods.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
-    /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
+    /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's. That is in the way only of a pool that
+    /// gives pods the RDMA devices too.
     #[error(
-        "VF {vf} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
+        "VF {vf} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine: to give a pod both (isRdma) is not served yet"
     )]
     ExclusiveRdma {
         /// The VF's PCI address.
@@ -30,7 +31,7 @@ pub enum Unserved {
 }
 
 impl Inventory {
-    /// What keeps a VF from every pod; mostly two looks at directories that are not there.
+    /// What keeps a VF from every pod, or from those that are to have its RDMA device; mostly two looks at directories that are not there.
     pub fn unserved(&self, vf: PciAddr) -> Result<Option<Unserved>, InventoryError> {
         if let Some(device) = self.vdpa(vf)? {
             return Ok(Some(Unserved::Vdpa { vf, device }));

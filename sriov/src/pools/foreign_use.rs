@@ -3,12 +3,25 @@
 
 use fairlead_host::{IommuGroup, Link, NetError};
 
+use super::Pools;
 use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
 use super::target::DesiredState;
 use crate::vf_netdev::interface;
-use crate::{USER_SPACE_DRIVERS, VFIO_PCI, VfDevice};
+use crate::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO_PCI, VfDevice};
+
+impl Pools {
+    /// What keeps a VF from the pods of its pool, or from every pod. One of no pool is lent as an interface, whatever RDMA device it has.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub fn unserved(&self, address: PciAddr) -> Result<Option<Unserved>, InventoryError> {
+        let Some(unserved) = self.provisioner.inventory.unserved(address)? else { return Ok(None) };
+        let of_pool = self.lock().member(address).map(|(entry, _)| entry.desired.clone());
+        Ok(Some(unserved).filter(|unserved| of_pool.unwrap_or_default().is_hindered_by(unserved)))
+    }
+}
 
 impl Provisioner {
     /// Refuses a VF that somebody else uses, and one that no pod could have as its pool wants it.

@@ -1,7 +1,7 @@
 //! Kubelet allocates members to pods: before their ADD comes, or without one ever coming. What the pod needs to reach a VF, and
 //! that a VF which another pod may have had is cleaned first.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_host::IommuGroup;
 
@@ -23,8 +23,12 @@ const CLEANING: Duration = Duration::from_secs(10);
 impl Pools {
     /// Allocates a member to a pod; answers what the pod needs to reach it.
     pub(super) fn allocate(&self, address: PciAddr) -> Result<VfAccess, String> {
+        self.allocate_at(Instant::now(), address)
+    }
+
+    pub(super) fn allocate_at(&self, now: Instant, address: PciAddr) -> Result<VfAccess, String> {
         let (settings, _) = self.lock().allocatable(address)?;
-        self.hand_over(address, self.goes_with_rdma(&settings, address)?)?;
+        self.hand_over(now, address, self.goes_with_rdma(&settings, address)?)?;
         // Read when it is clean: until it was bound anew it may have no RDMA device, or one whose number is another VF's after that.
         let access = self.access(address).and_then(|access| self.unless_without_rdma(address, access));
         let noted = access.and_then(|access| self.note_told_nodes(address, &access).map(|()| access));
@@ -64,8 +68,8 @@ impl Pools {
     /// Gives a member to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a pod may have
     /// had without an ADD, is prepared first; kubelet waits so long for that. For one that is lent the ADD waits, unless it is to be
     /// `at_home`: then kubelet waits, as far as it can. On record when this succeeds.
-    fn hand_over(&self, address: PciAddr, at_home: bool) -> Result<(), String> {
-        let mut allocated = self.update(|state| state.allocate(address));
+    fn hand_over(&self, now: Instant, address: PciAddr, at_home: bool) -> Result<(), String> {
+        let mut allocated = self.update_at(now, |state| state.allocate(address, now));
         let waits = match &allocated {
             Ok(()) => at_home && !self.lock().is_home(address),
             Err(why) => why.passes(),
@@ -74,8 +78,10 @@ impl Pools {
             let why = allocated.err().unwrap_or(Refusal::Lent);
             tracing::info!(pci = %address, %why, "kubelet gives a VF to a pod: it is prepared first");
             self.wait_for_cleaning(address);
-            allocated = self.update(|state| {
-                state.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocated_when_ready(address))
+            let now = Instant::now();
+            allocated = self.update_at(now, |state| {
+                let entry = state.of(address).ok_or(Refusal::Gone)?;
+                entry.pool.allocated_when_ready(address, now)
             });
         }
         allocated.map_err(|why| why.to_string())?;
@@ -186,8 +192,8 @@ impl Shared {
         self.member(address).is_some_and(|(_, member)| matches!(member.state, MemberState::Ready { .. }))
     }
 
-    fn allocate(&mut self, address: PciAddr) -> Result<(), Refusal> {
-        self.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocate(address))
+    fn allocate(&mut self, address: PciAddr, now: Instant) -> Result<(), Refusal> {
+        self.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocate(address, now))
     }
 
     /// The pool of a member and what it wants of that, unless the member must not be allocated now.

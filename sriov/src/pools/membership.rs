@@ -207,12 +207,14 @@ fn unreached(
 fn overlap(first: &PoolSettings, later: &PoolSettings, all: &[PciAddr]) -> Notice {
     let announces =
         |pool: &PoolSettings| pool.resource_name.is_some() || pool.allocator == Allocator::External;
-    let wrong = announces(first) && announces(later);
+    // Of two resources of the device plugin's file the first has a VF that both select, as with the device plugin itself.
+    let are_of_its_file = first.resource.is_some() && later.resource.is_some();
+    let wrong = announces(first) && announces(later) && !are_of_its_file;
     let which: Vec<String> = all.iter().map(ToString::to_string).collect();
     let (which, first, later) = (which.join(", "), &first.name, &later.name);
     let (seen, remedy) = match wrong {
         true => (
-            format!("pools {first:?} and {later:?} both announce {which} to kubelet"),
+            format!("pools {first:?} and {later:?} both would announce {which} to kubelet"),
             "give each VF to one of them by its selectors: a VF has exactly one allocator",
         ),
         false => (

@@ -17,6 +17,8 @@ pub(super) struct DesiredState {
     profile: VfProfile,
     mtu: Option<u32>,
     pub(super) allow_no_iommu: bool,
+    /// Its pool stands for a resource of the device plugin's file, which has none of our keys.
+    pub(super) of_plugins_file: bool,
     /// It is to have the RDMA device that it had, if it had one.
     pub(super) keeps_rdma: bool,
     /// Another device plugin allocates it, at any moment.
@@ -50,6 +52,7 @@ impl DesiredState {
             profile: pool.profile.settings(),
             mtu: pool.profile.mtu(),
             allow_no_iommu: pool.allow_no_iommu,
+            of_plugins_file: pool.resource.is_some(),
             keeps_rdma: pool.selectors.want_rdma(),
             allocated_by_others: !pool.is_only_ours(),
             kubelet_keeps_nodes: pool.tells_rdma_nodes(),
@@ -86,12 +89,14 @@ impl DesiredState {
         DesiredState { left, ..self.clone() }
     }
 
-    /// Whether something that is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a VF
-    /// is given back.
+    /// Whether something that is not served stands in its way. An RDMA device does only where its pod is to have that, too: it is gone
+    /// under vfio-pci, and in nobody's way when a VF is given back.
     pub(super) fn is_hindered_by(&self, unserved: &Unserved) -> bool {
         match unserved {
             Unserved::Vdpa { .. } => true,
-            Unserved::ExclusiveRdma { .. } => !self.leaves && self.at_rest != AtRest::VfioPci,
+            Unserved::ExclusiveRdma { .. } => {
+                self.keeps_rdma && !self.leaves && self.at_rest != AtRest::VfioPci
+            }
         }
     }
 

@@ -138,7 +138,14 @@ impl Provisioner {
             Ok(_) => {}
             Err(UnfitForVfio::NoIommu { .. }) if desired.allow_no_iommu => {}
             Err(unfit @ UnfitForVfio::NoIommu { .. }) => {
-                return Err(ProvisionError::Unfit(format!("{unfit}; allowNoIommu: true permits that")));
+                let remedy = match desired.of_plugins_file {
+                    true => {
+                        "take its resource out of the device plugin's file, which cannot permit that, and make a pool with the same \
+                         resourceName, driver: vfio-pci and allowNoIommu: true"
+                    }
+                    false => "allowNoIommu: true permits that",
+                };
+                return Err(ProvisionError::Unfit(format!("{unfit}; {remedy}")));
             }
             // A process that uses it is no fault of the VF, and must not count towards its quarantine.
             Err(in_use @ UnfitForVfio::InUse { .. }) => {

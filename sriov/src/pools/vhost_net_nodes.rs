@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 /// The nodes, below `/dev`.
 const NODES: [&str; 2] = ["vhost-net", "net/tun"];
 
+/// A node that every host has: without it what is seen is not the whole of the host's `/dev`.
+const ON_EVERY_HOST: &str = "null";
+
 /// The nodes as far as the host's `/dev` is seen.
 pub(super) struct VhostNetNodes {
     dev: PathBuf,
@@ -22,10 +25,10 @@ impl VhostNetNodes {
         VhostNetNodes { dev, missing: Mutex::default() }
     }
 
-    /// Whether a pod can have them; that one is missing is logged once. Where the host's `/dev` is not seen, nothing says that they are not
-    /// there.
+    /// Whether a pod can have them; that one is missing is logged once. Where the host's `/dev` is not seen, or only a part of it, nothing
+    /// says that they are not there.
     pub(super) fn are_there(&self) -> bool {
-        let is_missing = |node: &&str| self.dev.is_dir() && !self.dev.join(node).exists();
+        let is_missing = |node: &&str| self.dev.join(ON_EVERY_HOST).exists() && !self.dev.join(node).exists();
         let missing = NODES.into_iter().find(is_missing);
         let before = mem::replace(&mut *self.missing.lock(), missing);
         if let Some(node) = missing.filter(|_| before != missing) {

@@ -138,9 +138,8 @@ impl Kinds {
             LinkRecord::Made { mtu, .. } => *mtu,
             LinkRecord::Moved(netdev) => Some(netdev.was.mtu),
             LinkRecord::VhostUser(record) => Some(record.port.mtu.into()),
-            LinkRecord::Vfio(_) | LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => {
-                None
-            }
+            LinkRecord::Vfio(vf) => vf.mtu,
+            LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => None,
         }
     }
 

@@ -295,26 +295,42 @@ fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
 }
 
 #[test]
-fn a_vdpa_device_and_an_rdma_device_of_one_namespace_alone_are_refused_and_a_shared_one_is_in_nobodys_way() {
-    let rig = Rig::new();
+fn a_vdpa_device_is_refused_and_an_exclusive_rdma_device_only_where_the_pool_gives_rdma_to_pods() {
+    let mut rig = pools::kept("pools: []");
     let sys = rig.dir.path().join("sys");
     let put = |path: &str, text: &str| {
         fs::create_dir_all(sys.join(path).parent().unwrap()).unwrap();
         fs::write(sys.join(path), text).unwrap();
     };
     let mode = "module/ib_core/parameters/netns_mode";
-    fs::create_dir_all(sys.join(format!("bus/pci/devices/{VF}/infiniband/mlx5_2"))).unwrap();
+    for device in ["infiniband/mlx5_2", "infiniband_verbs/uverbs2"] {
+        fs::create_dir_all(sys.join(format!("bus/pci/devices/{VF}/{device}"))).unwrap();
+    }
+    let comes_and_goes = |rig: &Rig| {
+        rig.add(&config("")).unwrap();
+        rig.del(&config("")).unwrap();
+        rig.reap();
+        rig.keep();
+    };
+    for text in ["Y\n", "N\n"] {
+        put(mode, text);
+        comes_and_goes(&rig);
+    }
+    // Of a pool: it was ready before RDMA devices were exclusive.
     put(mode, "Y\n");
-    rig.add(&config("")).unwrap();
-    rig.del(&config("")).unwrap();
-    let before = rig.state();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086'], isRdma: true}}]");
+    assert_eq!(rig.states(), ["ready"]);
     put(mode, "N\n");
     let refused = rig.add(&config("")).unwrap_err();
     let says =
         "VF 0000:21:10.0 has RDMA device mlx5_2, and RDMA devices are exclusive to one network namespace";
     assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
     assert!(refused.details.contains("rdma system set netns shared"), "{refused}");
-    put(mode, "Y\n");
+    rig.configure("pools: [{name: radio, selectors: {pciAddresses: ['0000:21:10.0']}}]");
+    comes_and_goes(&rig);
+    rig.configure("pools: []");
+    rig.keep();
+    let before = rig.state();
     fs::create_dir_all(sys.join("bus/vdpa/devices")).unwrap();
     symlink(format!("../../../devices/pci0000:20/{VF}/vdpa0"), sys.join("bus/vdpa/devices/vdpa0")).unwrap();
     let refused = rig.add(&config("")).unwrap_err();

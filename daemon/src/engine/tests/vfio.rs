@@ -6,7 +6,7 @@ use std::thread;
 
 use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
-use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
+use fairlead_host::{IommuGroup, NetKernel, Op, SetLink, Vf};
 
 use super::vf::{TAGGED, config as kernel_config, join_group};
 use super::*;
@@ -61,7 +61,7 @@ fn k27_d24_the_answer_tells_address_mac_and_device_and_no_link_is_touched() {
     let answer = rig.add(&config(ipam)).unwrap();
     let told: serde_json::Value = serde_json::from_str(&answer).unwrap();
     let wanted = serde_json::json!({
-        "name": "net1", "mac": "02:00:00:00:00:78", "pciID": VFIO, "sandbox": POD,
+        "name": "net1", "mac": "02:00:00:00:00:78", "mtu": 1500, "pciID": VFIO, "sandbox": POD,
     });
     assert_eq!(told["interfaces"], serde_json::json!([wanted]));
     assert_eq!((told["ips"][0]["interface"].as_u64(), rig.allocations().len()), (Some(0), 1));
@@ -84,6 +84,43 @@ fn d24_a_mac_that_nobody_asked_for_is_told_as_the_pf_has_it() {
     let mac = rig.settings_given().mac.unwrap().to_string();
     assert_eq!(answer["interfaces"][0]["mac"].as_str(), Some(mac.as_str()));
     assert_eq!(rig.settings_sent(), 0);
+}
+
+#[test]
+fn d24_the_mtu_is_told_as_the_pfs_own_interface_has_it_and_check_does_not_go_by_it() {
+    let rig = Rig::new();
+    let of_pf = |rig: &Rig, mtu| {
+        let index = rig.kernel.host().unwrap().link_by_name(VFIO_LINK).unwrap().unwrap().index;
+        rig.in_host(Op::SetLink(SetLink { index, mtu: Some(mtu), ..SetLink::default() }));
+    };
+    let told = |answer: &str| {
+        let answer: serde_json::Value = serde_json::from_str(answer).unwrap();
+        answer["interfaces"][0]["mtu"].clone()
+    };
+    let net = rig.sys().join("bus/pci/devices").join(VFIO_PF).join("net");
+    // A representor, by whatever name, comes before the uplink.
+    rig.kernel.add_host_link("a0");
+    for (name, port) in [("a0", "pf0vf0"), (VFIO_LINK, "p0")] {
+        fs::create_dir_all(net.join(name)).unwrap();
+        fs::write(net.join(name).join("phys_switch_id"), "1234").unwrap();
+        fs::write(net.join(name).join("phys_port_name"), port).unwrap();
+    }
+    of_pf(&rig, 9000);
+    let answer = rig.add(&config("")).unwrap();
+    assert_eq!(told(&answer), 9000);
+    let on_record = rig.engine().core.store.all().pop().unwrap();
+    let of_record = rig.engine().core.kinds.recorded_mtu(&on_record);
+    assert_eq!(of_record, Some(9000), "for network-status, where a result below 1.1.0 cannot tell it");
+    of_pf(&rig, 1500);
+    rig.check(&config(""), &answer).unwrap();
+    let mut of_earlier_release: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    of_earlier_release["interfaces"][0].as_object_mut().unwrap().remove("mtu").unwrap();
+    rig.check(&config(""), &of_earlier_release.to_string()).unwrap();
+    rig.del(&config("")).unwrap();
+    // Both are in another namespace.
+    fs::remove_dir_all(net).unwrap();
+    assert_eq!(told(&rig.add(&config("")).unwrap()), serde_json::Value::Null);
+    rig.del(&config("")).unwrap();
 }
 
 #[test]

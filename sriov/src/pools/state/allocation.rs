@@ -2,21 +2,28 @@
 //!
 //! A pod that has an allocated member is not disturbed. Only kubelet, an ADD or the operator can end the allocation.
 
+use std::time::{Duration, Instant};
+
 use super::member::MemberState;
-use super::{Pool, Refusal};
+use super::{Member, Pool, Refusal};
 use crate::PciAddr;
+
+/// A member that is allocated again so soon is allocated to the same pod: kubelet asks for each container, and an app container may
+/// have what an init container had. In that time no other pod can have been admitted, started, used the member and ended with it.
+const SAME_POD: Duration = Duration::from_secs(2);
 
 impl Pool {
     /// The allocator gives a member to a pod: its ADD comes for it, or none ever does. One that is not ready is prepared for it
-    /// first, and so is one that the allocator has given before without an ADD: it may be as the pod of then has left it. Then
+    /// first, and so is one that the allocator has given to another pod before without an ADD: it may be as that has left it. Then
     /// the pod may have it only when [`Pool::allocated_when_ready`] says so. For one that is lent its ADD waits.
-    pub fn allocate(&mut self, address: PciAddr) -> Result<(), Refusal> {
+    pub fn allocate(&mut self, address: PciAddr, now: Instant) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         member.givable()?;
-        if matches!(member.state, MemberState::Ready { allocated: true, .. }) {
+        if member.is_given() && !member.was_just_allocated(now) {
             member.leave_behind();
         }
         member.set_allocated(true);
+        member.allocated_at = Some(now);
         match member.state {
             MemberState::Ready { .. } | MemberState::Lent { .. } => Ok(()),
             _ => Err(member.not_yet()),
@@ -25,13 +32,15 @@ impl Pool {
 
     /// Whether one that was allocated and had to be waited for is ready for its pod, or lent still, so that its ADD waits. If not, the pod
     /// is refused it.
-    pub fn allocated_when_ready(&mut self, address: PciAddr) -> Result<(), Refusal> {
+    pub fn allocated_when_ready(&mut self, address: PciAddr, now: Instant) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         let is_its = matches!(
             member.state,
             MemberState::Ready { allocated: true, .. } | MemberState::Lent { allocated: true, .. }
         );
         if is_its && member.hold.is_none() {
+            // Since `Pool::allocate` the member was prepared, which takes its time.
+            member.allocated_at = Some(now);
             return Ok(());
         }
         member.set_allocated(false);
@@ -51,5 +60,11 @@ impl Pool {
                 member.leave_behind();
             }
         });
+    }
+}
+
+impl Member {
+    fn was_just_allocated(&self, now: Instant) -> bool {
+        self.allocated_at.is_some_and(|then| now.saturating_duration_since(then) < SAME_POD)
     }
 }

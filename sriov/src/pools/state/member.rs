@@ -127,6 +127,8 @@ pub struct Member {
     pub state: MemberState,
     /// What keeps it from pods.
     pub hold: Option<Hold>,
+    /// When its allocator last gave it to a pod; `None`: not since the daemon's start.
+    pub allocated_at: Option<Instant>,
 }
 
 impl MemberState {
@@ -226,7 +228,7 @@ impl Pending {
 impl Member {
     /// A VF to which nothing was done.
     pub fn new(address: PciAddr, pf: PciAddr, numa_node: Option<u32>) -> Member {
-        Member { address, pf, numa_node, state: MemberState::Idle, hold: None }
+        Member { address, pf, numa_node, state: MemberState::Idle, hold: None, allocated_at: None }
     }
 
     /// How it stands, in one word of [`Member::STATE_NAMES`].

@@ -184,7 +184,8 @@ fn k26_a_drained_member_is_lent_to_nobody_before_it_is_filled() {
     settle(&mut pool);
     pool.drain(vf);
     settle(&mut pool);
-    assert_eq!((pool.lend(vf), pool.allocate(vf)), (Err(Refusal::Drained), Err(Refusal::Drained)));
+    let refused = (pool.lend(vf), pool.allocate(vf, Instant::now()));
+    assert_eq!(refused, (Err(Refusal::Drained), Err(Refusal::Drained)));
     assert!(!pool.member(vf).unwrap().is_awaited(), "nobody waits for the operator");
     pool.fill(vf);
     assert_eq!(pool.lend(vf), Err(Refusal::NotYet("preparing".to_owned())));
@@ -237,25 +238,47 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
     let mut pool = pool(1, Stock::default());
     let vf = address(0);
     settle(&mut pool);
-    pool.allocate(vf).unwrap();
+    pool.allocate(vf, Instant::now()).unwrap();
     assert_eq!(pool.member(vf).unwrap().state_name(), "given");
     assert_eq!(pool.due(Instant::now()), [], "nothing is done to it while a pod may have it");
-    assert_eq!(pool.allocate(vf), Err(Refusal::NotYet("preparing".to_owned())));
+    assert_eq!(pool.allocate(vf, later()), Err(Refusal::NotYet("preparing".to_owned())));
     assert_eq!(pool.due(Instant::now()), [Task::Prepare(vf)]);
     pool.prepared(vf);
-    assert_eq!(pool.allocated_when_ready(vf), Ok(()));
+    assert_eq!(pool.allocated_when_ready(vf, Instant::now()), Ok(()));
     pool.lend(vf).unwrap();
-    pool.allocate(vf).unwrap(); // the next pod's ADD waits for it
+    pool.allocate(vf, Instant::now()).unwrap(); // the next pod's ADD waits for it
     pool.returned(vf);
     settle(&mut pool);
     assert_eq!(pool.member(vf).unwrap().state_name(), "given");
 }
 
 #[test]
+fn x07_one_that_is_allocated_again_at_once_is_so_for_another_container_of_the_same_pod() {
+    let (mut pool, vf, two_seconds) = (pool(1, Stock::default()), address(0), Duration::from_secs(2));
+    settle(&mut pool);
+    // It is cleaned for another pod first: that takes longer than the two seconds, and counts from its end.
+    let first = Instant::now();
+    pool.allocate(vf, first).unwrap();
+    let second = first + two_seconds;
+    assert!(pool.allocate(vf, second).unwrap_err().passes());
+    settle(&mut pool);
+    let ready = second + 2 * two_seconds;
+    pool.allocated_when_ready(vf, ready).unwrap();
+    let mut container = ready;
+    for _ in 0..3 {
+        container += two_seconds - Duration::from_millis(1);
+        assert_eq!(pool.allocate(vf, container), Ok(()));
+        assert_eq!((pool.member(vf).unwrap().state_name(), pool.due(later())), ("given", Vec::new()));
+    }
+    assert!(pool.allocate(vf, container + two_seconds).unwrap_err().passes());
+    assert_eq!(pool.due(later()), [Task::Prepare(vf)]);
+}
+
+#[test]
 fn x07_nothing_is_done_to_one_that_was_given_until_nobody_has_it_whatever_the_pool_is_to_be() {
     let mut pool = pool(5, Stock::default());
     settle(&mut pool);
-    (0..5).for_each(|n| pool.allocate(address(n)).unwrap());
+    (0..5).for_each(|n| pool.allocate(address(n), Instant::now()).unwrap());
     pool.drain(address(0));
     pool.dismiss(address(1), true);
     pool.quarantine(address(2), "the operator says so");
@@ -279,10 +302,10 @@ fn x07_nothing_is_done_to_one_that_was_given_until_nobody_has_it_whatever_the_po
 fn what_pods_were_given_is_no_stock() {
     let mut pool = pool(6, Stock { min: Some(2), max: Some(2), batch: 1 });
     settle(&mut pool);
-    (0..2).for_each(|n| pool.allocate(address(n)).unwrap());
+    (0..2).for_each(|n| pool.allocate(address(n), Instant::now()).unwrap());
     settle(&mut pool);
     assert_eq!(ready(&pool), 2);
-    pool.allocate(address(0)).unwrap_err();
+    pool.allocate(address(0), later()).unwrap_err();
     assert_eq!(pool.due(later()), [Task::Prepare(address(0))], "for its pod, not for the stock");
 }
 
@@ -290,7 +313,7 @@ fn what_pods_were_given_is_no_stock() {
 fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when_it_is_ready() {
     let mut pool = pool(6, Stock::default());
     let refused = |pool: &mut Pool, n| {
-        let refused = pool.allocate(address(n)).unwrap_err();
+        let refused = pool.allocate(address(n), Instant::now()).unwrap_err();
         assert!(!pool.member(address(n)).unwrap().is_allocated());
         refused
     };
@@ -308,12 +331,13 @@ fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when
     for n in [4, 5] {
         pool.lend(address(n)).unwrap();
         pool.returned(address(n));
-        assert_eq!(pool.allocate(address(n)), Err(Refusal::NotYet("preparing".to_owned())));
+        assert_eq!(pool.allocate(address(n), Instant::now()), Err(Refusal::NotYet("preparing".to_owned())));
     }
     pool.due(later());
     pool.prepared(address(4));
-    assert_eq!(pool.allocated_when_ready(address(4)), Ok(()));
-    assert_eq!(pool.allocated_when_ready(address(5)), Err(Refusal::NotYet("preparing".to_owned())));
+    assert_eq!(pool.allocated_when_ready(address(4), Instant::now()), Ok(()));
+    let late = pool.allocated_when_ready(address(5), Instant::now());
+    assert_eq!(late, Err(Refusal::NotYet("preparing".to_owned())));
     pool.prepared(address(5));
     assert_eq!(
         (pool.member(address(4)).unwrap().state_name(), pool.member(address(5)).unwrap().state_name()),
@@ -326,7 +350,7 @@ fn one_that_was_given_and_whose_add_did_not_use_it_is_given_still() {
     let mut pool = pool(1, Stock::default());
     let vf = address(0);
     settle(&mut pool);
-    pool.allocate(vf).unwrap();
+    pool.allocate(vf, Instant::now()).unwrap();
     pool.lend(vf).unwrap();
     pool.unused(vf, MemberState::Ready { allocated: true, verified: true });
     assert_eq!(pool.member(vf).unwrap().state_name(), "given");
@@ -372,7 +396,7 @@ fn one_that_a_pod_has_left_unclean_is_quarantined_until_it_was_bound_anew_whatev
     let member = pool.member(vf).unwrap();
     assert_eq!((member.state_name(), member.reason()), ("quarantined", "XDP (driver) program 7"));
     let waits = Refusal::NotYet("quarantined: XDP (driver) program 7".to_owned());
-    assert_eq!((pool.lend(vf), pool.allocate(vf)), (Err(waits.clone()), Err(waits)));
+    assert_eq!((pool.lend(vf), pool.allocate(vf, Instant::now())), (Err(waits.clone()), Err(waits)));
     assert_eq!(pool.due(later()), [Task::Prepare(vf)]);
     assert_eq!(pool.member(vf).unwrap().state_name(), "quarantined");
     pool.prepared(vf);
@@ -402,9 +426,10 @@ fn x07_one_that_was_allocated_and_is_lent_when_kubelet_has_waited_long_enough_is
     let mut pool = pool(2, Stock::default());
     settle(&mut pool);
     (0..2).for_each(|n| pool.lend(address(n)).unwrap());
-    pool.allocate(address(0)).unwrap();
-    assert_eq!(pool.allocated_when_ready(address(0)), Ok(()));
-    assert_eq!(pool.allocated_when_ready(address(1)), Err(Refusal::Lent), "which nobody has allocated");
+    pool.allocate(address(0), Instant::now()).unwrap();
+    assert_eq!(pool.allocated_when_ready(address(0), Instant::now()), Ok(()));
+    let refused = pool.allocated_when_ready(address(1), Instant::now());
+    assert_eq!(refused, Err(Refusal::Lent), "which nobody has allocated");
     pool.returned(address(0));
     settle(&mut pool);
     assert_eq!(pool.member(address(0)).unwrap().state_name(), "given");

@@ -2,7 +2,7 @@
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Op, Override, PciKernel, SetLink, VfChange, VfLinkState, VfVlan};
+use fairlead_host::{IommuGroup, Op, Override, PciKernel, SetLink, VfChange, VfLinkState, VfVlan};
 
 use super::*;
 
@@ -281,4 +281,22 @@ fn x07_an_rdma_vf_of_another_plugin_that_is_in_doubt_is_bound_anew() {
     rig.kernel.set_dead(VF, false);
     rig.keep_on();
     assert_eq!((rig.states()[0].as_str(), unbound()), ("ready", 3));
+}
+
+#[test]
+fn without_an_iommu_a_vf_of_the_device_plugins_file_is_quarantined_with_a_remedy_that_can_be_followed() {
+    let mut rig = with("");
+    let file = rig.dir.path().join("config.json");
+    let resource = r#"{"resourceName":"radio","selectors":[{"pfNames":["pf0#0"]}]}"#;
+    fs::write(&file, format!(r#"{{"resourceList":[{resource}]}}"#)).unwrap();
+    rig.configuration = configuration(&format!("devicePluginConfig: {}", file.display()));
+    rig.kernel.drive(VF, Some(VFIO_DRIVER)).unwrap();
+    rig.kernel.set_group(20, IommuGroup::NoIommu);
+    rig.restart();
+    rig.keep();
+    rig.keep_on();
+    assert_eq!(rig.states(), ["quarantined"]);
+    let reason = rig.members()[0]["reason"].to_string();
+    let remedy = "make a pool with the same resourceName, driver: vfio-pci and allowNoIommu: true";
+    assert!(reason.contains("behind no IOMMU") && reason.contains(remedy), "{reason}");
 }

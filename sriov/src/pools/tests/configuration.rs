@@ -37,9 +37,40 @@ fn a_vf_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() 
     assert_eq!(pools, ["a", "b"]);
     let notices = rig.table()["notices"].clone();
     assert_eq!(notices[0]["wrong"], true);
-    assert!(notices[0]["seen"].as_str().unwrap().contains(&format!("both announce {SECOND}")), "{notices}");
+    assert!(
+        notices[0]["seen"].as_str().unwrap().contains(&format!("both would announce {SECOND}")),
+        "{notices}"
+    );
     let drawn = rig.pools().draw("a", |_| Some(0)).err();
     assert_eq!(drawn, Some(DrawError::NotDrawnFrom("a".to_owned())));
+}
+
+#[test]
+fn of_two_resources_of_the_device_plugins_file_the_first_has_what_both_select_and_that_is_no_fault() {
+    let mut rig = with("");
+    let file = rig.dir.path().join("config.json");
+    let all = r#"{"resourceName":"a","selectors":[{"pfNames":["pf0#1"]}]},{"resourceName":"b","selectors":[{"vendors":["8086"]}]}"#;
+    fs::write(&file, format!(r#"{{"resourceList":[{all}]}}"#)).unwrap();
+    let of_file = format!("devicePluginConfig: {}", file.display());
+    rig.configuration = configuration(&of_file);
+    rig.restart();
+    rig.keep();
+    let pools: Vec<Value> = rig.members().iter().map(|row| row["pool"].clone()).collect();
+    assert_eq!(pools, ["intel.com/a", "intel.com/b"]);
+    let notices = rig.table()["notices"].clone();
+    let seen = format!(
+        r#"pools "intel.com/a" and "intel.com/b" both select {SECOND}; "intel.com/a" has them, because it comes first"#
+    );
+    assert_eq!(notices[0]["wrong"], false, "{notices}");
+    assert_eq!(notices[0]["seen"], seen);
+    // Of a pool of ours and a resource of the file nothing says which one is meant.
+    rig.configure(&format!(
+        "{of_file}\npools: [{{name: ours, selectors: {{pfNames: ['pf0#1']}}, resourceName: intel.com/c}}]"
+    ));
+    let notices = rig.table()["notices"].clone();
+    let wrong: Vec<&Value> = notices.as_array().unwrap().iter().filter(|one| one["wrong"] == true).collect();
+    assert!(!wrong.is_empty(), "{notices}");
+    assert!(wrong.iter().all(|one| one["seen"].to_string().contains(r#"pools \"ours\" and"#)), "{notices}");
 }
 
 #[test]

@@ -117,14 +117,16 @@ fn what_somebody_changed_of_a_ready_vf_is_put_right_by_the_next_check() {
 
 #[test]
 fn what_is_not_served_of_a_pool_is_left_alone_and_taken_when_it_is_free() {
-    let mut rig = with(POOL);
+    let mut rig = with("pools: [{name: radio, selectors: [{pfNames: ['pf0#0']}, {isRdma: true}]}]");
     let sys = rig.dir.path().join("sys");
     let vdpa = sys.join("bus/vdpa/devices/vdpa0");
     fs::create_dir_all(vdpa.parent().unwrap()).unwrap();
     symlink(format!("../../../devices/pci0000:20/{VF}/vdpa0"), &vdpa).unwrap();
     let mode = sys.join("module/ib_core/parameters/netns_mode");
     fs::create_dir_all(mode.parent().unwrap()).unwrap();
-    fs::create_dir_all(sys.join("bus/pci/devices").join(SECOND).join("infiniband/mlx5_2")).unwrap();
+    for dir in ["infiniband/mlx5_2", "infiniband_verbs/uverbs2"] {
+        fs::create_dir_all(rig.device(SECOND).join(dir)).unwrap();
+    }
     fs::write(&mode, "N\n").unwrap();
     rig.kernel.forget_calls();
     rig.restart();
@@ -138,6 +140,20 @@ fn what_is_not_served_of_a_pool_is_left_alone_and_taken_when_it_is_free() {
     rig.keep();
     rig.pools().work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn rdma_devices_of_one_namespace_alone_hinder_no_pool_that_gives_pods_none() {
+    let mut rig = with(POOL);
+    let mode = rig.sys().join("module/ib_core/parameters/netns_mode");
+    fs::create_dir_all(mode.parent().unwrap()).unwrap();
+    fs::write(mode, "N\n").unwrap();
+    fs::create_dir_all(rig.device(SECOND).join("infiniband/mlx5_2")).unwrap();
+    rig.restart();
+    rig.keep();
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(rig.pools().unserved(pci(SECOND)).unwrap(), None);
 }
 
 #[test]
@@ -336,8 +352,8 @@ fn rdma_devices_of_one_namespace_alone_hinder_no_vf_under_vfio_and_no_giving_bac
     rig.keep();
     rig.check_pools();
     assert_eq!(rig.states(), ["ready", "ready"]);
-    // Somebody else's to the pool that wants it under its kernel driver, and given back as it was all the same.
-    rig.configure("pools: [{name: dpdk, selectors: {vendors: ['8086']}}]");
+    // Somebody else's to the pool that wants it under its kernel driver with its RDMA device, and given back as it was all the same.
+    rig.configure("pools: [{name: dpdk, selectors: [{vendors: ['8086']}, {isRdma: true}]}]");
     rig.check_pools();
     assert_eq!(rig.states(), ["ready", "foreign"]);
     rig.order(Verb::Drain, "dpdk");

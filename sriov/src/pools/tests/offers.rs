@@ -27,9 +27,12 @@ impl Rig {
 
     /// What kubelet is answered, while the threads work.
     fn allocate(&self, vf: &str) -> Result<VfAccess, String> {
-        let offer = self.offer("intel.com/radio");
+        self.allocate_at(Instant::now(), vf)
+    }
+
+    fn allocate_at(&self, now: Instant, vf: &str) -> Result<VfAccess, String> {
         std::thread::scope(|scope| {
-            let answered = scope.spawn(|| offer.allocate(pci(vf)));
+            let answered = scope.spawn(|| self.pools().allocate_at(now, pci(vf)));
             while !answered.is_finished() {
                 self.pools().work_here();
                 std::thread::sleep(Duration::from_millis(1));
@@ -84,17 +87,37 @@ fn a_resource_that_stays_declared_stays_the_same_offer() {
     assert!(rig.pools().offers().is_empty());
 }
 
+fn resets(rig: &Rig) -> usize {
+    rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned()))
+}
+
+/// When what kubelet asks is about another pod than what it asks now.
+fn next_pod() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+#[test]
+fn x07_a_vf_that_two_containers_of_a_pod_have_stays_as_it_is_and_is_cleaned_for_the_next_pod() {
+    let rig = kept(RADIO);
+    rig.kernel.forget_calls();
+    let now = Instant::now();
+    let told = rig.allocate_at(now, VF).unwrap();
+    assert_eq!(rig.allocate_at(now, VF).unwrap(), told);
+    assert_eq!((rig.states(), rig.changes()), (vec!["given".to_owned(), "ready".to_owned()], 0));
+    rig.allocate_at(next_pod(), VF).unwrap();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 1));
+}
+
 #[test]
 fn x07_a_vf_that_was_allocated_without_an_add_is_cleaned_before_it_is_allocated_again() {
     let mut rig = kept(RADIO);
-    let resets = |rig: &Rig| rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned()));
     rig.kernel.forget_calls();
     rig.allocate(VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 0));
     rig.restart();
     rig.check_pools();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 0));
-    rig.allocate(VF).unwrap();
+    rig.allocate_at(next_pod(), VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 1));
     let mark = rig.dir.path().join("run/pools").join(SECOND);
     fs::remove_file(&mark).unwrap();
@@ -129,7 +152,8 @@ fn x07_the_rdma_nodes_that_a_pod_gets_are_those_that_its_vf_has_when_it_was_clea
     let rig = with_rdma();
     assert_eq!(rig.allocate(VF).unwrap().rdma.unwrap(), rdma_of(&rig, VF));
     let before = rdma_of(&rig, VF);
-    let again = rig.allocate(VF).unwrap().rdma.unwrap();
+    assert_eq!(rig.allocate(VF).unwrap().rdma.unwrap(), before, "for another container of the pod");
+    let again = rig.allocate_at(next_pod(), VF).unwrap().rdma.unwrap();
     assert_ne!(again, before, "it was bound anew");
     assert_eq!(again, rdma_of(&rig, VF));
 }
@@ -215,6 +239,8 @@ fn vhost_net_goes_with_a_vf_where_the_host_has_its_nodes_or_its_dev_is_not_seen(
     let goes = || rig.allocate(VF).unwrap().vhost_net;
     assert!(goes(), "nothing says that they are not there");
     fs::create_dir_all(dev.join("net")).unwrap();
+    assert!(goes(), "only a part of it is seen");
+    fs::write(dev.join("null"), "").unwrap();
     assert!(!goes());
     fs::write(dev.join("vhost-net"), "").unwrap();
     assert!(!goes(), "no /dev/net/tun");

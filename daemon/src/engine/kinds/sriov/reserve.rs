@@ -197,7 +197,7 @@ impl SriovServices {
             None => self.inventory.vf(reservation.address()).map_err(|e| unusable(&e))?,
         };
         // Asked of a ready VF too: a vDPA device may have been made of it since its pool looked.
-        if let Some(unserved) = self.inventory.unserved(device.address).map_err(|e| unusable(&e))? {
+        if let Some(unserved) = self.pools.unserved(device.address).map_err(|e| unusable(&e))? {
             return Err(refused_as_unserved(&unserved));
         }
         let driver = driver_of(&device)?;
@@ -322,7 +322,7 @@ fn must_suit(wanted: &Sriov, device: &VfDevice, driver: &str, by_path: bool) -> 
 fn refused_as_unserved(unserved: &Unserved) -> CniError {
     let remedy = match unserved {
         Unserved::ExclusiveRdma { .. } => {
-            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a VF without one"
+            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1); or take isRdma out of the pool's selectors: the VF is lent as an interface then, and a chained plugin `rdma` can move its RDMA device"
         }
         Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another VF",
     };

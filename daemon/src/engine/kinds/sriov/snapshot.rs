@@ -23,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) netdev: Option<Link>,
     /// Its settings; `None` where nothing of them is needed, because reading them takes long.
     pub(crate) settings: Option<Vf>,
+    /// The MTU of its PF in bytes, where the VF has no netdev and its PF has one here.
+    pub(crate) pf_mtu: Option<u32>,
 }
 
 impl Snapshot {
@@ -36,6 +38,7 @@ impl Snapshot {
             driver: self.driver.clone(),
             iommu_group: self.device.iommu_group,
             inode: self.inode,
+            mtu: self.pf_mtu,
             before: plan.undo,
         };
         (vf, plan.change)
@@ -52,7 +55,8 @@ impl SriovServices {
         let known = reserved.known().map(|known| known.settings.clone());
         if driver == VFIO_PCI {
             let settings = self.settings_under_vfio(wanted, &device, known)?;
-            return Ok(Snapshot { device, inode, driver, netdev: None, settings });
+            let pf_mtu = self.pf_mtu(&device)?;
+            return Ok(Snapshot { device, inode, driver, netdev: None, settings, pf_mtu });
         }
         let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
@@ -65,7 +69,19 @@ impl SriovServices {
             (None, true) => None,
             (None, false) => Some(self.admin.settings(&device).map_err(|e| errors::setting(&e))?),
         };
-        Ok(Snapshot { device, inode, driver, netdev: Some(link), settings })
+        Ok(Snapshot { device, inode, driver, netdev: Some(link), settings, pf_mtu: None })
+    }
+
+    /// The MTU of the PF's own interface.
+    fn pf_mtu(&self, device: &VfDevice) -> Result<Option<u32>, CniError> {
+        // Asked anew, devlink may take seconds to answer.
+        let devlink = self.pools.devlink_of(device.address).unwrap_or_default();
+        let own =
+            self.inventory.own_interface(device.physical.address, &devlink).map_err(|e| unusable(&e))?;
+        let Some(own) = own else { return Ok(None) };
+        let told = |e: NetError| errors::kernel("", "looking at the interface of the VF's PF", &e);
+        let link = self.kernel.host().and_then(|mut host| host.link_by_name(&own)).map_err(told)?;
+        Ok(link.map(|link| link.mtu))
     }
 
     /// Without a netdev nothing but its settings says its MAC address: they are read even where none is wanted, unless its

@@ -310,8 +310,9 @@ fn vf_record(record: &Record, device: &VfDevice, driver: &str) -> VfRecord {
         index: device.index,
         driver: driver.to_owned(),
         iommu_group: device.iommu_group,
-        // That plugin has noted none.
+        // That plugin has noted neither.
         inode: None,
+        mtu: None,
         before: record.before.clone(),
     }
 }

@@ -23,7 +23,8 @@ pub(crate) fn plan(wanted: &Sriov, snapshot: &Snapshot) -> Plan {
     let (vf, settings) = snapshot.record(wanted);
     // Without a netdev nothing but the PF says which MAC address the process will find.
     let of_pf = snapshot.settings.as_ref().and_then(|now| now.mac).filter(|mac| !mac.is_zero());
-    let change = Change { vf: vf.clone(), settings, mac: wanted.profile.mac.or(of_pf) };
+    let mac = wanted.profile.mac.or(of_pf);
+    let change = Change { vf: vf.clone(), settings, mac };
     Plan { record: LinkRecord::Vfio(vf), work: Work::Vfio(change) }
 }
 
@@ -37,5 +38,5 @@ pub(crate) fn apply(
     sriov.set_up(&change.vf, &change.settings)?;
     failpoint::pass("add.prepared");
     let pci_id = change.vf.address.to_string();
-    Ok(Applied { mac: change.mac, pci_id, ..Applied::default() })
+    Ok(Applied { mac: change.mac, mtu: change.vf.mtu.unwrap_or_default(), pci_id, ..Applied::default() })
 }

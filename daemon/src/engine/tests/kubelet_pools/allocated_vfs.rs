@@ -157,6 +157,7 @@ fn x07_what_a_pod_without_an_add_has_left_on_a_vfs_interface_is_nobodys() {
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
     rig.use_it("vf0"); // by a pod in the host's network
+    serve_by_another_daemon(&mut rig, &kubelet);
     allocated(&rig, &kubelet, VF).unwrap();
     assert_eq!(rig.states(), ["given", "ready"], "the next pod has it without that");
     let has_one = |rig: &Rig| {
@@ -273,10 +274,11 @@ fn a_vf_whose_mark_cannot_be_written_is_refused_to_kubelet() {
 
 #[test]
 fn x07_one_that_cannot_be_cleaned_is_refused_to_kubelet_with_the_reason() {
-    let (rig, kubelet) = rig(&pool(""));
+    let (mut rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
+    serve_by_another_daemon(&mut rig, &kubelet);
     rig.kernel.set_dead(VF, true);
     let refused = allocated(&rig, &kubelet, VF).unwrap_err();
     assert!(refused.contains("its configuration space does not answer"), "{refused}");

@@ -36,6 +36,14 @@ fn a_pod_came_and_went(rig: &Rig, kubelet: &FakeKubelet) {
     rig.reap();
 }
 
+/// Another daemon serves this kubelet, and takes what that allocates next for another pod's.
+fn serve_by_another_daemon(rig: &mut Rig, kubelet: &FakeKubelet) {
+    rig.restart();
+    rig.keep();
+    rig.engine().offer_to_kubelet();
+    hears(kubelet, "0 2");
+}
+
 /// Waits for a list: each device by the last digit of its address, with `!` where it is not healthy.
 fn hears(kubelet: &FakeKubelet, wanted: &str) {
     let short = |(id, health, _): &AnnouncedDevice| {

@@ -53,6 +53,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 /// A pool, and what a strict observer knows of it.
 struct Watched {
     pool: Pool,
+    now: Instant,
     /// Told by `due`, and not ended yet.
     tasks: Vec<Task>,
     lent: BTreeSet<PciAddr>,
@@ -80,7 +81,9 @@ impl Watched {
     /// Whoever gives it waits for what is done to it, and is told then.
     fn gives(&mut self, address: PciAddr) {
         let again = self.given.remove(&address); // nobody has it, or it were not given again
-        let ready = match self.pool.allocate(address) {
+        // Each time for another pod.
+        self.now += Duration::from_secs(3600);
+        let ready = match self.pool.allocate(address, self.now) {
             Ok(()) => {
                 assert!(!again, "{address} was given twice, and not cleaned");
                 !self.lent.contains(&address)
@@ -93,7 +96,7 @@ impl Watched {
                     self.ends(task);
                 }
                 // Of one that is lent the next pod waits until the last one has gone.
-                self.pool.allocated_when_ready(address).is_ok() && !self.lent.contains(&address)
+                self.pool.allocated_when_ready(address, self.now).is_ok() && !self.lent.contains(&address)
             }
             Err(_) => return,
         };
@@ -235,7 +238,8 @@ impl Watched {
 fn watched(stock: Stock) -> Watched {
     let [lent, given, never, drained, unclean] = [(); 5].map(|()| BTreeSet::new());
     let doubtful = (0..8).map(address).collect();
-    Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, drained, unclean, doubtful }
+    let (pool, now, tasks) = (pool(8, stock), Instant::now(), Vec::new());
+    Watched { pool, now, tasks, lent, given, never, drained, unclean, doubtful }
 }
 
 /// Found by the histories below: the unclean one counted as supply while it was prepared, though it was another pod's.
