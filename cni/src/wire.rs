@@ -4,6 +4,8 @@
 //! same bytes. An executable and a daemon of different ages understand each other: unknown fields are ignored,
 //! new ones have defaults, and a request of a later major wire version is refused with a sentence ([`WIRE`]).
 
+use std::time::{Duration, SystemTime};
+
 use serde::{Deserialize, Serialize};
 
 /// The version of this format. Raised only for a change that an older daemon would get wrong.
@@ -31,6 +33,15 @@ pub const LOCK_FILE: &str = "lock";
 
 /// The file beside the daemon's socket by which a daemon announces that it stops and comes back. Its time of modification counts.
 pub const STOPPING_FILE: &str = "stopping";
+
+/// For how long a daemon's announcement that it stops and comes back is believed.
+const STOPPING_HOLDS: Duration = Duration::from_secs(10);
+
+/// Whether what a daemon announced at a time by [`STOPPING_FILE`] is still believed. Until then STATUS is success without a daemon that
+/// serves: an ADD would wait and be served, so a node whose daemon restarts is ready.
+pub fn announced_stop_holds(announced: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(announced).is_ok_and(|age| age < STOPPING_HOLDS)
+}
 
 /// The commands that reach the daemon; VERSION is answered by the executable itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

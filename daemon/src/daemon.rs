@@ -34,7 +34,7 @@ use crate::metrics::{Calls, Exposition, Node};
 use crate::metrics_port::{MetricsPort, PortState};
 use crate::node_installation::{NodeInstallation, SeenNetwork, own_program};
 use crate::node_paths::NodePaths;
-use crate::run_dir::{RunDir, RunDirError};
+use crate::run_dir::{RunDir, RunDirError, stop_was_announced};
 use crate::server::{self, ServerState};
 use crate::settings::{LiveSettings, Settings};
 use crate::spool::{self, Replay, SpoolError};
@@ -115,13 +115,13 @@ pub fn run(
     built_in: &'static [&'static str],
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
-    let run_dir = RunDir::take(&paths.run_dir)?;
     let exposition = Arc::new(Exposition::default());
     let (calls, node) = (Calls::new(&exposition, built_in), Node::new(&exposition));
     // The file says how to log, and its refusal must be logged: so it is read here for the log alone, and once
     // more below.
     let first = Settings::load(&paths.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
+    let run_dir = RunDir::take(&paths.run_dir)?;
     // While there is one thread: those that it starts inherit its processors, others would keep theirs.
     stay_off_isolated(&paths.sysfs);
     if let Err(error) = raise_open_files() {
@@ -221,6 +221,7 @@ fn serve(
     let took_ms = begun.elapsed().as_millis();
     let _ = server.service.set(started.service.clone());
     server.admission.open(started.service.clone())?;
+    run_dir.take_announcement_back();
     surroundings.readiness.met("replay");
     info!(socket = %run_dir.socket().display(), spooled, left = left.unwrap_or(spooled), took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
@@ -283,6 +284,8 @@ fn server_state(
         ),
     );
     let Surroundings { settings, networks, paths, node, .. } = surroundings.clone();
+    let run_dir = paths.run_dir.clone();
+    server.stop_was_announced = Arc::new(move || stop_was_announced(&run_dir));
     server.about = Arc::new(move || {
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         serde_json::json!({

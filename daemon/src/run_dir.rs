@@ -1,18 +1,20 @@
 //! The run directory: one daemon for each, its socket, and the marker of an announced stop.
 //!
 //! Whoever holds the lock is the daemon; the lock ends with the process, however that ends. Only the holder
-//! replaces the socket. The file `stopping` means to executables that the daemon is about to come back; it is
-//! written before anything is refused.
+//! replaces the socket. The file `stopping` means to executables, and to the daemon that comes, that calls are
+//! about to be served again; it is written before anything is refused, and removed once calls are served.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use fairlead_host::pid_lock::{lock_or_holder, write_holder};
 
 use fairlead_cni::wire;
+use tracing::warn;
 
 /// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
@@ -64,6 +66,12 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> RunDirEr
     move |source| RunDirError::Io { path, what, source }
 }
 
+/// Whether a daemon of this run directory has announced, a moment ago, that it stops and comes back.
+pub fn stop_was_announced(run_dir: &Path) -> bool {
+    let announced = fs::metadata(run_dir.join(STOPPING)).and_then(|marker| marker.modified());
+    announced.is_ok_and(|at| wire::announced_stop_holds(at, SystemTime::now()))
+}
+
 impl RunDir {
     /// Makes the directory (0700) where it is missing, and takes it.
     ///
@@ -79,9 +87,11 @@ impl RunDir {
         if let Some(pid) = lock_or_holder(&mut file).map_err(failed(&lock, "locked"))? {
             return Err(RunDirError::Taken { path: path.into(), pid });
         }
-        // The process id is there only for the message of a second daemon.
-        write_holder(&mut file).map_err(failed(&lock, "written"))?;
-        let _ = fs::remove_file(path.join(STOPPING));
+        // The process id is there only for messages: a full file system must not keep the daemon from starting, whose DELs make room.
+        if let Err(error) = write_holder(&mut file) {
+            let lock = lock.display();
+            warn!(%lock, %error, "the process id could not be written; a second daemon cannot name this one; make space there");
+        }
         Ok(RunDir { path: path.into(), _lock: file })
     }
 
@@ -117,6 +127,11 @@ impl RunDir {
     pub fn announce_stop(&self) -> Result<(), RunDirError> {
         let marker = self.path.join(STOPPING);
         fs::write(&marker, std::process::id().to_string()).map_err(failed(&marker, "written"))
+    }
+
+    /// Takes an earlier daemon's announcement back: calls are served again.
+    pub fn take_announcement_back(&self) {
+        let _ = fs::remove_file(self.path.join(STOPPING));
     }
 
     /// Removes the socket's name: whoever comes now waits for the next daemon.
@@ -157,13 +172,31 @@ mod tests {
     }
 
     #[test]
-    fn the_announcement_of_a_stop_is_gone_at_the_next_start() {
+    fn k18_the_announcement_of_a_stop_holds_until_the_next_daemon_serves() {
         let dir = tempfile::tempdir().unwrap();
         let held = RunDir::take(dir.path()).unwrap();
+        assert!(!stop_was_announced(dir.path()));
         held.announce_stop().unwrap();
-        assert!(dir.path().join(STOPPING).exists());
+        assert!(stop_was_announced(dir.path()));
         drop(held);
-        let _held = RunDir::take(dir.path()).unwrap();
-        assert!(!dir.path().join(STOPPING).exists());
+        let held = RunDir::take(dir.path()).unwrap();
+        assert!(stop_was_announced(dir.path()), "nobody is served yet");
+        held.take_announcement_back();
+        assert!(!stop_was_announced(dir.path()));
+    }
+
+    /// Needs root: a file system of 64 KiB.
+    #[test]
+    fn x05_a_full_file_system_keeps_no_daemon_from_the_run_directory() {
+        use nix::mount::{MntFlags, MsFlags, mount, umount2};
+        let dir = tempfile::tempdir().unwrap();
+        mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+        // As a start leaves it that ended before it wrote.
+        File::create(dir.path().join(LOCK)).unwrap();
+        let filled = fs::write(dir.path().join("filler"), vec![0; 1 << 20]);
+        let taken = RunDir::take(dir.path()).map(drop);
+        umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
+        assert!(filled.is_err());
+        taken.unwrap();
     }
 }

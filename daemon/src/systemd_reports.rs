@@ -4,11 +4,11 @@
 //! patience, as by the manifests' liveness probe.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -51,23 +51,46 @@ async fn report_every(period: Duration, report: impl Fn(), failures: &AtomicU32)
 
 /// Looks whether the daemon is alive, and counts how often in a row it was not.
 async fn look_every(period: Duration, health: &Arc<Health>, failures: &AtomicU32) {
-    let mut under_way = None;
+    let mut under_way: Option<Look> = None;
     loop {
         sleep(period).await;
-        let look = under_way.get_or_insert_with(|| {
-            let health = Arc::clone(health);
-            spawn_blocking(move || unmet(&health.conditions_of_life()))
-        });
-        let seen = timeout(LOOK_LIMIT, look).await;
+        let look = under_way.get_or_insert_with(|| Look::of(health));
+        let seen = timeout(LOOK_LIMIT, &mut look.seen).await;
         let wrong = match seen {
             Ok(seen) => {
                 under_way = None;
                 seen.unwrap_or_else(|error| error.to_string())
             }
+            Err(_) if !look.is_begun.load(Ordering::Relaxed) => {
+                // Nothing is known to be wrong with the daemon, and a restart would have no thread either.
+                warn!(
+                    "no thread is to be had that looks whether the daemon is alive, which counts for nothing; raise TasksMax"
+                );
+                continue;
+            }
             // It is waited for again: another would hang behind it.
             Err(_) => format!("the probes have not ended within {} s", LOOK_LIMIT.as_secs()),
         };
         count(failures, &wrong);
+    }
+}
+
+/// A look of a thread that may wait.
+struct Look {
+    /// False where the runtime's threads have other work and the system gives no further one.
+    is_begun: Arc<AtomicBool>,
+    seen: JoinHandle<String>,
+}
+
+impl Look {
+    fn of(health: &Arc<Health>) -> Look {
+        let (health, is_begun) = (Arc::clone(health), Arc::<AtomicBool>::default());
+        let begun = Arc::clone(&is_begun);
+        let seen = spawn_blocking(move || {
+            begun.store(true, Ordering::Relaxed);
+            unmet(&health.conditions_of_life())
+        });
+        Look { is_begun, seen }
     }
 }
 
@@ -91,7 +114,10 @@ fn count(failures: &AtomicU32, wrong: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+
+    use tokio::task::yield_now;
+    use tokio::time::advance;
 
     use super::*;
 
@@ -133,6 +159,34 @@ mod tests {
             assert_eq!(reported(&told, 10 * LIMIT).await, 0);
             lives.store(true, Ordering::Relaxed);
             assert!(reported(&told, 2 * LIMIT).await >= 2);
+        });
+    }
+
+    #[test]
+    fn a_look_for_which_there_is_no_thread_does_not_end_the_reports() {
+        let told = Arc::<AtomicU32>::default();
+        let counted = Arc::clone(&told);
+        let report = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async move {
+            let (let_go, held) = channel::<()>();
+            // The one thread has other work, as where the system refuses a second one.
+            spawn_blocking(move || held.recv());
+            tokio::spawn(async move { report_while_alive(LIMIT, &Arc::default(), report).await });
+            let mut before = 0;
+            for second in 0..40 * LIMIT.as_secs() {
+                if second == 20 * LIMIT.as_secs() {
+                    before = told.load(Ordering::Relaxed);
+                }
+                // Time does not go on by itself while a thread is at work.
+                advance(Duration::from_secs(1)).await;
+                yield_now().await;
+            }
+            assert!(told.load(Ordering::Relaxed) - before >= 40, "twenty times the limit");
+            drop(let_go);
         });
     }
 

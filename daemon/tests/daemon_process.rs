@@ -350,6 +350,8 @@ fn x02_a_start_that_an_executable_keeps_from_the_spool_says_so_and_is_ready_when
     // As an executable holds it that is stopped while it writes.
     let lock = fs::File::create(spool.join(LOCK_FILE)).unwrap();
     lock.lock_shared().unwrap();
+    fs::create_dir(node.path("run")).unwrap();
+    fs::write(node.path("run/stopping"), "").unwrap();
     let mut daemon = node.run();
     let (sender, lines) = channel();
     let log = BufReader::new(daemon.0.stderr.take().unwrap()).lines();
@@ -365,8 +367,10 @@ fn x02_a_start_that_an_executable_keeps_from_the_spool_says_so_and_is_ready_when
         assert!(told.contains(part), "{part}: {told}");
     }
     assert!(node.try_get("/readyz").is_none(), "it listens before it has read the spool");
+    assert!(node.path("run/stopping").exists(), "STATUS fails before the daemon is there that was announced");
     drop(lock);
     until("it is ready", || node.try_get("/readyz").is_some_and(|answer| answer.status == 200));
+    assert!(!node.path("run/stopping").exists());
     drop(daemon);
     reader.join().unwrap();
 }

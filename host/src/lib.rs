@@ -8,7 +8,7 @@
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
 //! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
-//! above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`],
+//! above needs once ([`backoff`], [`blocking_threads`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`],
 //! [`spoken_duration`], [`stable_hash`], [`time_limit`], [`vital_thread`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
@@ -17,6 +17,7 @@ pub mod after_answer;
 pub mod announce;
 pub mod backoff;
 pub mod bind_mount;
+pub mod blocking_threads;
 pub mod capabilities;
 pub mod devlink;
 pub mod disk_space;

@@ -48,14 +48,22 @@ pub fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
 /// # Errors
 /// When the file can't be written.
 pub fn write_holder(file: &mut File) -> io::Result<()> {
-    // The id of an earlier holder may be longer than ours.
-    file.set_len(0)?;
+    let text = format!("{}\n", std::process::id());
+    // Over the id of an earlier holder: a full file system would not give back the page that an empty file has given away.
     file.rewind()?;
-    writeln!(file, "{}", std::process::id())
+    file.write_all(text.as_bytes())?;
+    // That one may have been longer.
+    let end = file.stream_position()?;
+    file.set_len(end)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{fs, thread};
+
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
     use super::*;
 
     #[test]
@@ -70,5 +78,42 @@ mod tests {
         assert_eq!(lock_or_holder(&mut open()).unwrap(), Some(std::process::id().to_string()));
         drop(first);
         assert_eq!(lock_or_holder(&mut open()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_holder_with_a_shorter_id_is_named_by_it_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        fs::write(&path, format!("1{}0\n", std::process::id())).unwrap();
+        write_holder(&mut File::options().write(true).open(&path).unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    /// Needs root: a file system of 64 KiB.
+    #[test]
+    fn the_holder_is_written_while_somebody_fills_the_file_system_to_its_last_page() {
+        let dir = tempfile::tempdir().unwrap();
+        mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+        let path = dir.path().join("lock");
+        fs::write(&path, "1\n").unwrap();
+        let mut lock = File::options().write(true).open(&path).unwrap();
+        let mut filler = File::create(dir.path().join("filler")).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        let ends = AtomicBool::new(false);
+        let written = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    // Any page that is given away is taken here.
+                    let _ = filler.write_all(&[0; 4096]);
+                }
+            });
+            let written = (0..10_000).try_for_each(|_| write_holder(&mut lock));
+            ends.store(true, Ordering::Relaxed);
+            written
+        });
+        let text = fs::read_to_string(&path);
+        umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
+        written.unwrap();
+        assert_eq!(text.unwrap(), format!("{}\n", std::process::id()));
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::CniError;
-use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled};
+use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled, announced_stop_holds};
 
 use crate::bare_process::since_boot;
 use crate::call_error::CallError;
@@ -23,9 +23,6 @@ use crate::spool_writer::Spool;
 use crate::status_wait::StatusWait;
 use crate::stdin_config;
 use crate::wait_for_socket;
-
-/// For how long a daemon's announcement that it stops and comes back is believed.
-const STOPPING_HOLDS: Duration = Duration::from_secs(10);
 
 /// A daemon may think by so much that the caller waits longer than it does.
 const NOTICED: Duration = Duration::from_millis(10);
@@ -161,7 +158,6 @@ impl Call {
 
     fn status(&mut self) -> Result<Vec<u8>, CallError> {
         match self.status_of_a_working_daemon() {
-            // An ADD would wait and be served, so a node whose daemon restarts is ready.
             Err(error) if error.ends_with_a_restart() && stop_was_announced(&self.invocation.socket) => {
                 Ok(Vec::new())
             }
@@ -251,6 +247,5 @@ impl Call {
 
 fn stop_was_announced(socket: &Path) -> bool {
     let announced = fs::metadata(socket.with_file_name(STOPPING_FILE)).and_then(|marker| marker.modified());
-    let age = announced.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-    age.is_some_and(|age| age < STOPPING_HOLDS)
+    announced.is_ok_and(|at| announced_stop_holds(at, SystemTime::now()))
 }

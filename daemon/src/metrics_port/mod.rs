@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
+use fairlead_host::blocking_threads::runtime_with_a_kept_thread;
 use fairlead_kube::ApiServer;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -145,11 +146,9 @@ impl MetricsPort {
         let state: Arc<Mutex<PortState>> = Arc::default();
         let exposed = Exposed { source, last: Arc::default() };
         let port = Port { exposed, reviewer, state: Arc::clone(&state), limits };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(2)
-            .thread_name("metrics-text")
-            .build()?;
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let builder = builder.enable_all().max_blocking_threads(2).thread_name("metrics-text");
+        let runtime = runtime_with_a_kept_thread(builder)?;
         std::thread::Builder::new().name("metrics-port".into()).spawn(move || {
             runtime.block_on(port.follow(changes));
             // A text that is being put together may be held up for long.

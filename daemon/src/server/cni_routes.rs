@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::protocol_detection::CallThatCame;
 use super::{ServerState, request_body, responses};
 use crate::admission::{ArrivedCall, Outcome};
+use crate::call::Reply;
 use crate::netconf_summary::ConfigSummary;
 
 pub(super) fn routes() -> Router<ServerState> {
@@ -65,7 +66,13 @@ async fn carried_out(server: &ServerState, call: ArrivedCall, arrived: Instant) 
     let open = server.admission.is_open();
     // containerd asks for STATUS without a time limit, so it is answered at once. Other calls are held.
     if status && !open {
-        return responses::not_ready(ConfigSummary::of(&request.config).version, &server.readiness.missing());
+        let version = ConfigSummary::of(&request.config).version;
+        // What the executable answers itself while there is no socket holds until this daemon serves.
+        return if (server.stop_was_announced)() {
+            responses::reply(Reply { version, outcome: Ok(String::new()) })
+        } else {
+            responses::not_ready(version, &server.readiness.missing())
+        };
     }
     // The queue takes the request, so the server keeps the configuration for errors of its own: they are written
     // in its version.

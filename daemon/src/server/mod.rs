@@ -34,6 +34,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use fairlead_cni::wire::RECEIVED;
+use fairlead_host::blocking_threads::runtime_with_a_kept_thread;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
@@ -80,6 +81,8 @@ pub struct ServerState {
     pub about: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// The network that pods get first, where a call names none.
     pub default_network: DefaultNetwork,
+    /// Whether the daemon before this one has announced, a moment ago, that it stops and comes back.
+    pub stop_was_announced: Arc<dyn Fn() -> bool + Send + Sync>,
     bodies: Arc<Semaphore>,
 }
 
@@ -106,6 +109,7 @@ impl ServerState {
             exposition,
             about: Arc::new(|| serde_json::Value::Null),
             default_network,
+            stop_was_announced: Arc::new(|| false),
             bodies: Arc::new(Semaphore::new(BODIES_KIB as usize)),
         }
     }
@@ -119,14 +123,12 @@ pub fn router(server: ServerState) -> Router {
 /// The runtime of a thread that serves connections.
 ///
 /// # Errors
-/// When the kernel has no descriptors left for it.
+/// When the kernel has no descriptors left for it, or no thread.
 pub fn runtime() -> io::Result<Runtime> {
     // One thread: it does so little for a call that a second thread would only add wake-ups.
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("look-up")
-        .thread_keep_alive(Duration::from_secs(2))
-        .build()
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    // A node without threads makes no daemon look dead: the probes' look-ups have the thread that is kept.
+    runtime_with_a_kept_thread(builder.enable_all().thread_name("look-up"))
 }
 
 /// Accepts connections until `closing`, then those that are still in the backlog, and waits for their answers to

@@ -49,7 +49,7 @@ fn status_of(code: Code) -> StatusCode {
 }
 
 /// A response with what the engine answered.
-fn reply(reply: Reply) -> Response {
+pub(super) fn reply(reply: Reply) -> Response {
     let (status, body) = status_and_body(reply);
     json(status, body)
 }

@@ -116,7 +116,7 @@ impl FakeKernel {
         self.model().plug_wire_end(name)
     }
 
-    /// Makes a link of the host's a port of another one, as of a bridge.
+    /// Makes a link a port of another one, as of a bridge, in the first namespace that has both; the host's is the first of all.
     pub fn enslave(&self, port: &str, master: &str) {
         self.model().enslave(port, master);
     }

@@ -126,9 +126,10 @@ impl Model {
     }
 
     pub(super) fn enslave(&mut self, port: &str, master: &str) {
-        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
-        let master = host.named(master).map(|link| link.index);
-        let port = host.links.values_mut().find(|link| link.name == port);
+        let has_both = |one: &Namespace| one.named(port).is_some() && one.named(master).is_some();
+        let Some(namespace) = self.namespaces.values_mut().find(|one| has_both(one)) else { return };
+        let master = namespace.named(master).map(|link| link.index);
+        let port = namespace.links.values_mut().find(|link| link.name == port);
         port.into_iter().for_each(|link| link.master = master);
     }
 

@@ -6,6 +6,7 @@
 mod access;
 mod answers;
 mod backoff;
+mod blocking_threads;
 mod client;
 mod events;
 mod listed;
@@ -136,12 +137,7 @@ impl Watched {
         wanted.extend(settings.namespace_labels.then_some(Kind::Namespaces));
         let shared = Arc::new(Shared::new(settings.node, &wanted));
         snapshot::restore(&settings.state_dir, &shared);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(2)
-            .thread_name("cluster-files")
-            .build()
-            .map_err(StartError::Thread)?;
+        let runtime = blocking_threads::runtime().map_err(StartError::Thread)?;
         let (of_thread, api, dir) = (Arc::clone(&shared), settings.api, Arc::from(settings.state_dir));
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())

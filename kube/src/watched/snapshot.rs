@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::object::ApiPod;
 use super::reports::Whether;
@@ -36,6 +36,8 @@ const REPORTS: &str = "cluster-reports.json";
 /// Changes are collected for this long before they are written.
 const KNOWN_EVERY: Duration = Duration::from_secs(1);
 const REPORTS_EVERY: Duration = Duration::from_millis(50);
+/// What could not be written is tried again after so many times as long, where nothing changes before.
+const TRIED_AGAIN: u32 = 100;
 
 /// What the watches knew.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -148,7 +150,11 @@ where
 {
     let mut told = false;
     loop {
-        wake.notified().await;
+        if told {
+            let _ = timeout(every * TRIED_AGAIN, wake.notified()).await;
+        } else {
+            wake.notified().await;
+        }
         sleep(every).await;
         let written = spawn_blocking(write()).await.unwrap_or_else(|e| Err(io::Error::other(e)));
         if let Err(error) = &written
@@ -275,6 +281,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use serde::Serializer;
     use serde::ser::SerializeSeq;
 
@@ -293,6 +301,24 @@ mod tests {
             assert!(written > 900_000, "only {written} bytes have left the memory");
             texts.end()
         }
+    }
+
+    #[test]
+    fn what_could_not_be_saved_is_tried_again_without_another_change_and_then_no_more() {
+        let tries = Arc::<AtomicU32>::default();
+        let write = || {
+            let tries = Arc::clone(&tries);
+            move || match tries.fetch_add(1, Ordering::Relaxed) {
+                0 => Err(io::Error::from(io::ErrorKind::StorageFull)),
+                _ => Ok(()),
+            }
+        };
+        let wake = Notify::new();
+        wake.notify_one();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (limit, every) = (Duration::from_secs(2), Duration::from_millis(1));
+        runtime.block_on(async { timeout(limit, save(&wake, every, write)).await }).unwrap_err();
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -16,9 +16,9 @@ mod watched_devices;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 use std::{fmt, io};
 
+use fairlead_host::blocking_threads::runtime_with_a_kept_thread;
 use fairlead_host::file_watch::{Watch, WatchError};
 use fairlead_host::host_root::HostRoot;
 use parking_lot::Mutex;
@@ -202,11 +202,8 @@ impl Running {
         let watch = Watch::new("watch-kubelet", vec![directory.seen_at(DIRECTORY)], move || {
             changes.send_replace(());
         })?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("kubelet-access")
-            .thread_keep_alive(Duration::from_secs(2))
-            .build()?;
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime_with_a_kept_thread(builder.enable_all().thread_name("kubelet-access"))?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let work = move || {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::thread::sleep;
+use std::time::Duration;
 use std::time::Instant;
 
 use tempfile::TempDir;

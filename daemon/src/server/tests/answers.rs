@@ -1,5 +1,8 @@
 //! What is answered to whom, and what the engine learns of the way of an answer.
 
+use std::fs::File;
+use std::time::SystemTime;
+
 use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER};
 
 use super::*;
@@ -147,6 +150,17 @@ fn r06_before_it_is_ready_status_is_50_tables_are_50_and_an_add_gets_11_at_its_d
     let ready = http(&rig.socket, "GET", "/readyz", "");
     assert_eq!(ready.status, 503);
     assert!(ready.body.contains("not yet done"));
+}
+
+#[test]
+fn x04_status_of_a_daemon_that_starts_is_success_for_ten_seconds_after_an_announced_stop() {
+    let rig = TestServer::shut();
+    let asked = || call(&rig, Command::Status, "", &json!({ "cniVersion": "1.1.0" }));
+    let marker = File::create(rig.socket.with_file_name(STOPPING)).unwrap();
+    let answer = asked();
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"cniVersion":"1.1.0"}"#));
+    marker.set_modified(SystemTime::now() - Duration::from_secs(10)).unwrap();
+    assert_eq!(asked().code(), 50, "it holds up the node's pods by now");
 }
 
 #[test]

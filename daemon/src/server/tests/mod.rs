@@ -21,6 +21,7 @@ use crate::call::fake_service::FakeService;
 use crate::call::{Lane, NamedAttachment, OrphansListed, Reply};
 use crate::conf_dir::{Directories, Networks};
 use crate::metrics::{Calls, Node};
+use crate::run_dir::{STOPPING, stop_was_announced};
 use crate::settings::LiveSettings;
 
 /// What a test holds calls up with, so that it decides the order and not the clock.
@@ -129,7 +130,9 @@ impl TestServer {
         let limits = Limits { fast: 1, slow: 0, queued: 100 };
         let admission = Admission::new(limits, Calls::new(&exposition, &["macvlan"]), health.clone());
         let readiness = Arc::new(Readiness::new(&["engine"]));
-        let server = ServerState::new(admission, readiness, health, exposition, no_networks(dir.path()));
+        let mut server = ServerState::new(admission, readiness, health, exposition, no_networks(dir.path()));
+        let run_dir = dir.path().to_owned();
+        server.stop_was_announced = Arc::new(move || stop_was_announced(&run_dir));
         let closing = Arc::new(Notify::new());
         let (served, closed) = (server.clone(), closing.clone());
         let thread = std::thread::spawn(move || {
