@@ -18,7 +18,11 @@ use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tracing::{error, info};
 
+use crate::engine::OWN_TYPE;
 use crate::metrics::Node;
+
+/// Plugins that attach another network of the conf dir, as we do: none of them can be what we attach.
+const META_PLUGINS: [&str; 5] = [OWN_TYPE, "multus", "multus-shim", "danm", "genie"];
 
 /// The directory of network configurations where `CNI_CONF_DIR` is not set.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
@@ -51,7 +55,7 @@ pub enum ConfDirError {
         file: PathBuf,
         /// The name that both files give to their network.
         name: String,
-        /// The file that is in force, the first by name.
+        /// The file that is in force.
         first: PathBuf,
     },
 }
@@ -104,6 +108,8 @@ struct Network {
 #[derive(Debug, Clone, Default)]
 struct Scan {
     networks: BTreeMap<String, Network>,
+    /// Those that are refused because another file's network has their name.
+    duplicates: Vec<Network>,
     refused: Vec<ConfDirError>,
     plugins: BTreeSet<String>,
     /// Whether the conf dir could ever be read. One that does not exist means a node without networks.
@@ -166,10 +172,13 @@ impl Networks {
 
     /// The networks in the order of their files' names, in which a runtime looks for its first one.
     pub fn in_file_order(&self) -> Vec<Arc<ConfList>> {
+        in_file_order(self.current().networks.values())
+    }
+
+    /// The same with those that are refused because another file's network has their name.
+    pub(crate) fn with_duplicates_in_file_order(&self) -> Vec<Arc<ConfList>> {
         let scan = self.current();
-        let mut networks: Vec<&Network> = scan.networks.values().collect();
-        networks.sort_by(|a, b| a.file.cmp(&b.file));
-        networks.into_iter().map(|network| network.list.clone()).collect()
+        in_file_order(scan.networks.values().chain(&scan.duplicates))
     }
 
     /// The readiness condition: the conf dir has been read, now or earlier.
@@ -203,6 +212,17 @@ impl Networks {
     }
 }
 
+/// Whether a network attaches another one of the conf dir instead of making an interface itself.
+pub(crate) fn is_meta(list: &ConfList) -> bool {
+    list.plugin_types().any(|t| META_PLUGINS.contains(&t))
+}
+
+fn in_file_order<'a>(networks: impl Iterator<Item = &'a Network>) -> Vec<Arc<ConfList>> {
+    let mut networks: Vec<&Network> = networks.collect();
+    networks.sort_by(|a, b| a.file.cmp(&b.file));
+    networks.into_iter().map(|network| network.list.clone()).collect()
+}
+
 fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
     let plugins = executables(&directories.plugins);
     let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
@@ -211,7 +231,7 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
             scan.loaded = true;
             // Of a list and a single plugin of one name the list counts (multi-net-spec), whatever their files are called.
             files.sort_by_key(|file| file.extension().is_none_or(|ending| ending != "conflist"));
-            files.into_iter().for_each(|file| add_file(&mut scan, last, file));
+            files.into_iter().for_each(|file| add_file(&mut scan, last, &file));
             scan.refused.sort_by(|one, other| one.file().cmp(other.file()));
         }
         // A directory that never existed means no networks; one that vanishes is being mounted or replaced.
@@ -219,7 +239,7 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
             scan.loaded = true
         }
         Err(error) => {
-            scan.networks = last.networks.clone();
+            (scan.networks, scan.duplicates) = (last.networks.clone(), last.duplicates.clone());
             scan.refused
                 .push(ConfDirError::Read { file: directories.conf.clone(), reason: error.to_string() });
         }
@@ -228,22 +248,30 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
 }
 
 /// Adds the network of one file; of a file that is refused, the last good content.
-fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
-    let network = match load(&file) {
-        Ok(list) => Network { file: file.clone(), list: Arc::new(list) },
+fn add_file(scan: &mut Scan, last: &Scan, file: &Path) {
+    let network = match load(file) {
+        Ok(list) => Network { file: file.to_owned(), list: Arc::new(list) },
         Err(refused) => {
             scan.refused.push(refused);
-            match last.networks.values().find(|n| n.file == file) {
+            match last.networks.values().chain(&last.duplicates).find(|n| n.file == file) {
                 Some(good) => good.clone(),
                 None => return,
             }
         }
     };
     let name = network.list.name.clone();
-    match scan.networks.get(&name) {
-        Some(first) => scan.refused.push(ConfDirError::Twice { file, name, first: first.file.clone() }),
-        None => drop(scan.networks.insert(name, network)),
+    let (in_force, duplicate) = match scan.networks.remove(&name) {
+        // Multus with `--override-network-name` has the name of the network that it attaches, and is not that network.
+        Some(first) if is_meta(&first.list) && !is_meta(&network.list) => (network, Some(first)),
+        Some(first) => (first, Some(network)),
+        None => (network, None),
+    };
+    if let Some(duplicate) = duplicate {
+        let (file, first) = (duplicate.file.clone(), in_force.file.clone());
+        scan.refused.push(ConfDirError::Twice { file, name: name.clone(), first });
+        scan.duplicates.push(duplicate);
     }
+    scan.networks.insert(name, in_force);
 }
 
 /// The regular files with one of these endings in the order of their names, as libcni's `ConfFiles`.
@@ -368,6 +396,40 @@ mod tests {
         assert_eq!(networks.list()["networks"][0]["plugins"], json!(["macvlan"]));
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         assert!(matches!(&refused[..], [told] if told.contains("10-net.conf: the network")), "{refused:?}");
+    }
+
+    #[test]
+    fn r08_a_plugin_that_attaches_another_network_never_stands_for_the_one_whose_name_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("00-multus.conflist"), network("pods", "multus")).unwrap();
+        fs::write(conf.join("20-pods.conf"), r#"{"cniVersion":"1.0.0","name":"pods","type":"macvlan"}"#)
+            .unwrap();
+        fs::write(conf.join("30-shim.conf"), r#"{"cniVersion":"1.0.0","name":"pods","type":"multus-shim"}"#)
+            .unwrap();
+        let networks = over(dir.path());
+        let types = |lists: Vec<Arc<ConfList>>| -> Vec<String> {
+            lists.iter().flat_map(|list| list.plugin_types().map(str::to_owned).collect::<Vec<_>>()).collect()
+        };
+        assert_eq!(types(networks.in_file_order()), ["macvlan"]);
+        assert_eq!(
+            types(networks.with_duplicates_in_file_order()),
+            ["multus", "macvlan", "multus-shim"],
+            "what Multus is told can be read"
+        );
+        let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        for (told, file) in refused.iter().zip(["00-multus.conflist: the", "30-shim.conf: the"]) {
+            assert!(told.contains(file) && told.contains("already defined in"), "{told}");
+        }
+        // A file that breaks is what it was, in force or not.
+        fs::write(conf.join("00-multus.conflist"), "{").unwrap();
+        networks.rescan();
+        assert_eq!(types(networks.with_duplicates_in_file_order())[0], "multus");
+        fs::remove_file(conf.join("20-pods.conf")).unwrap();
+        networks.rescan();
+        assert_eq!(types(networks.in_file_order()), ["multus"], "the first of those that are left");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use self::node_network::NodeNetwork;
 pub(crate) use self::node_network::{SeenNetwork, cluster_network_of};
 use self::state_file::{LEFT, Remembered};
 use crate::call::ChangeOver;
-use crate::conf_dir::{Directories, Networks};
+use crate::conf_dir::{Directories, Networks, is_meta};
 use crate::engine::OWN_TYPE;
 use crate::metrics::Node;
 use crate::plugin_installation::{self, InstallError, InstallOutcome, OWN_NAME};
@@ -49,9 +49,6 @@ const NETWORK: &str = "fairlead";
 /// declares itself.
 const CAPABILITIES: [&str; 5] =
     ["portMappings", "bandwidth", "dns", "cgroupPath", "io.kubernetes.cri.pod-annotations"];
-
-/// Plugins that attach another network of the conf dir, as we do: none of them can be what we attach.
-const META_PLUGINS: [&str; 5] = [OWN_TYPE, "multus", "multus-shim", "danm", "genie"];
 
 /// How often it is looked whether others have taken away what was installed, or the last pod has gone.
 const LOOK: Duration = Duration::from_secs(60);
@@ -83,8 +80,11 @@ pub(crate) enum NodeInstallationError {
         /// The conf dir.
         dir: PathBuf,
     },
-    /// The network that the settings name is not there.
-    #[error("the network {name:?} that `install: {{clusterNetwork: …}}` names is not in {dir}; `fairleadd networks` lists what is there", dir = .dir.display())]
+    /// The network that the settings name is not there, or cannot be attached.
+    #[error(
+        "the network {name:?} that `install: {{clusterNetwork: …}}` names is not in {dir}, or attaches no pod by itself (as Multus and Fairlead, \
+         which attach another network); `fairleadd networks` lists what is there", dir = .dir.display()
+    )]
     Unknown {
         /// Its name.
         name: String,
@@ -100,6 +100,18 @@ pub(crate) enum NodeInstallationError {
     /// What Multus is told cannot be taken over as it is.
     #[error("Multus' configuration cannot be taken over: {0}")]
     Multus(String),
+    /// Multus attaches our own network first. Our files are needed as long as that is so.
+    #[error(
+        "Multus is told to attach Fairlead's own network first, which it has taken for the cluster network: {file} and the executable {OWN_NAME} \
+         stay, also under `install: {{cni: absent}}`, as without them no pod of Multus would start or end; name the cluster network's own file in Multus' \
+         settings (`multusMasterCNI` of the thick plugin, `--multus-master-cni-file-name` of the thin one) and restart Multus on this node, \
+         so that it writes its configuration anew; where Multus is gone, remove what it has left in the conf dir",
+        file = .file.display()
+    )]
+    NamedByMultus {
+        /// Our configuration.
+        file: PathBuf,
+    },
     /// The node is installed, and for some pods the change from Multus or to Multus is not complete.
     #[error("pods that live through the change: {0}")]
     Pods(#[source] CniError),
@@ -301,6 +313,8 @@ impl NodeInstallation {
             self.remember(&plugin);
         }
         (self.change_over)(ChangeOver::FromMultus, &dir).map_err(NodeInstallationError::Pods)?;
+        // Told before the node is left: then it has to be put right first.
+        must_not_be_named_by_multus(&self.networks, of_daemon)?;
         Ok(changes)
     }
 
@@ -359,6 +373,7 @@ impl NodeInstallation {
     }
 
     fn uninstall(&self) -> Result<Changes, NodeInstallationError> {
+        must_not_be_named_by_multus(&self.networks, None)?;
         let mut changes = Changes::default();
         let file = self.conflist();
         let there = self.own_conflist()?;
@@ -441,15 +456,17 @@ fn chosen(
     multus: Option<&MultusSettings>,
 ) -> Result<Arc<ConfList>, NodeInstallationError> {
     let dir = || networks.directories().conf.clone();
+    let find = |name: &str| networks.find(name).filter(attaches);
     if let Some(name) = named {
-        let found = networks.find(name);
-        return found.ok_or_else(|| NodeInstallationError::Unknown { name: name.to_owned(), dir: dir() });
+        return find(name)
+            .ok_or_else(|| NodeInstallationError::Unknown { name: name.to_owned(), dir: dir() });
     }
     let earlier = before.get("clusterNetwork").and_then(Value::as_str);
-    if let Some(found) = earlier.and_then(|name| networks.find(name)) {
+    if let Some(found) = earlier.and_then(find) {
         return Ok(found);
     }
-    let earlier = earlier.filter(|_| !before.contains_key(LEFT));
+    // An earlier release chose our own network where Multus named that: it never comes back as one that can be attached.
+    let earlier = earlier.filter(|name| *name != NETWORK && !before.contains_key(LEFT));
     let of_multus = multus.map(MultusSettings::cluster_network).transpose();
     let of_multus = of_multus.map_err(NodeInstallationError::Multus)?.flatten();
     match (of_multus, earlier) {
@@ -469,7 +486,7 @@ fn first_network(networks: &Networks) -> Option<Arc<ConfList>> {
 
 /// Whether pods can get it first. That of `loopback` alone, which some runtimes' packages bring, attaches no pod to anything.
 fn attaches(list: &Arc<ConfList>) -> bool {
-    !list.plugin_types().any(|t| META_PLUGINS.contains(&t)) && !list.plugin_types().all(|t| t == "loopback")
+    !is_meta(list) && !list.plugin_types().all(|t| t == "loopback")
 }
 
 /// The networks of the conf dir that could be the cluster network, by their names.
@@ -480,6 +497,27 @@ pub(crate) fn possible_cluster_networks(networks: &Networks) -> Vec<String> {
 /// Why the runtime does not take our configuration; `None`: it does, or there is none at all.
 pub(crate) fn displaced_by(conf_dir: &Path) -> Option<String> {
     must_be_first(conf_dir).err().map(|why| why.to_string())
+}
+
+/// Multus does not attach our own network first. `of_daemon`: the settings of its daemon.
+///
+/// # Errors
+/// When it does.
+fn must_not_be_named_by_multus(
+    networks: &Networks,
+    of_daemon: Option<&Path>,
+) -> Result<(), NodeInstallationError> {
+    match multus_settings::name_our_network(networks, of_daemon) {
+        true => {
+            Err(NodeInstallationError::NamedByMultus { file: networks.directories().conf.join(CONFLIST) })
+        }
+        false => Ok(()),
+    }
+}
+
+/// Why Multus, by its configuration of the conf dir, needs our files; `None`: it does not.
+pub(crate) fn named_by_multus(networks: &Networks) -> Option<String> {
+    must_not_be_named_by_multus(networks, None).err().map(|why| why.to_string())
 }
 
 /// The one plugin of our configuration. What Multus was told is taken over; where Multus is gone by now, what was taken over stays.

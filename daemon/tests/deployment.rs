@@ -35,6 +35,13 @@ fn the_chart_is_what_the_manifests_give() {
     assert!(out.status.success(), "{out:?}");
 }
 
+#[test]
+fn a_definition_has_the_short_names_that_it_has_with_multus() {
+    for crd in ["deploy/crds/nad-crd.yaml", "deploy/helm/fairlead/crds/nad-crd.yaml"] {
+        assert_eq!(yaml(crd)["spec"]["names"]["shortNames"], json!(["nad", "net-attach-def"]), "{crd}");
+    }
+}
+
 const DAEMONSET: &str = "deploy/base/daemonset.yaml";
 
 /// The daemon's container in a manifest, or in a component's patch of one.

@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::conf_dir::Networks;
 use crate::finding::{Finding, good, less, wrong};
 use crate::node_installation::{
-    self, CONFLIST, cluster_network_of, conflist_without_executable, displaced_by, possible_cluster_networks,
-    renamed_copies,
+    self, CONFLIST, cluster_network_of, conflist_without_executable, displaced_by, named_by_multus,
+    possible_cluster_networks, renamed_copies,
 };
 use crate::plugin_installation::OWN_NAME;
 use crate::settings::{Installation, Presence, Settings};
@@ -28,6 +28,11 @@ pub(super) fn findings(networks: &Networks, config: &Path) -> Vec<Finding> {
             )
         })
         .collect();
+    findings.extend(named_by_multus(networks).map(|seen| {
+        let remedy =
+            "name the cluster network's own file in Multus' settings, and restart Multus on this node";
+        wrong(ABOUT, seen, remedy)
+    }));
     if !conf_dir.join(CONFLIST).exists() {
         findings.extend(not_installed(networks, config));
         return findings;
@@ -196,6 +201,26 @@ mod tests {
         assert_eq!(told().verdict, Verdict::Good);
         fs::remove_file(net_d.join(CONFLIST)).unwrap();
         assert_eq!(told().verdict, Verdict::Less, "it is to be installed");
+    }
+
+    #[test]
+    fn a_multus_that_attaches_our_network_is_told_with_and_without_our_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let (net_d, _) = node_with_program(dir.path());
+        let ours = r#"{"cniVersion":"1.0.0","name":"fairlead","plugins":[{"type":"fairlead","clusterNetwork":"pods"}]}"#;
+        let multus = format!(r#"{{"cniVersion":"1.0.0","name":"m","type":"multus","delegates":[{ours}]}}"#);
+        fs::write(net_d.join("01-multus.conf"), multus).unwrap();
+        for is_installed in [false, true] {
+            if is_installed {
+                fs::write(net_d.join(CONFLIST), ours).unwrap();
+            }
+            let directories = Directories::new(dir.path(), None, None);
+            let networks = Networks::new(directories, &BUILT_IN, Node::default());
+            let found = findings(&networks, &dir.path().join("config.yaml"));
+            let of_it: Vec<&Finding> =
+                found.iter().filter(|one| one.seen.contains("multusMasterCNI")).collect();
+            assert!(of_it.len() == 1 && of_it[0].verdict == Verdict::Wrong, "{found:?}");
+        }
     }
 
     #[test]

@@ -46,8 +46,9 @@ fn is_foreign(file: &Path) -> bool {
 /// Our configuration, where the runtime finds the executable that it names in none of these directories: no pod starts then.
 pub(crate) fn conflist_without_executable(conf_dir: &Path, plugins: &[PathBuf]) -> Option<PathBuf> {
     let file = conf_dir.join(CONFLIST);
-    // The runtime takes any regular file for an executable.
-    let is_there = || plugins.iter().any(|directory| directory.join(OWN_NAME).is_file());
+    // The runtime takes any regular file for an executable, and follows a link that may lead where only the host's own root has it.
+    let is_executable = |path: PathBuf| path.is_file() || path.is_symlink();
+    let is_there = || plugins.iter().any(|directory| is_executable(directory.join(OWN_NAME)));
     (file.is_file() && !is_foreign(&file) && !is_there()).then_some(file)
 }
 

@@ -9,8 +9,9 @@ use fairlead_cni::config::cluster_network::MULTUS_CNI_DIR;
 use fairlead_kube::multus::{MultusConfig, NetworkSource, is_multus};
 use serde_json::{Map, Value, json};
 
-use super::first_network;
+use super::{CONFLIST, NETWORK, attaches, first_network};
 use crate::conf_dir::Networks;
+use crate::engine::OWN_TYPE;
 
 /// How Multus' daemon sees the host's root from its container.
 const ROOTS_OF_DAEMON: [&str; 2] = ["/hostroot/", "/host/"];
@@ -34,19 +35,8 @@ impl MultusSettings {
         networks: &Networks,
         of_daemon: Option<&Path>,
     ) -> Result<Option<MultusSettings>, String> {
-        let of_daemon = of_daemon
-            .map(|path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())));
-        let of_daemon = of_daemon.transpose()?;
-        let plugins = networks.in_file_order();
-        let config = plugins.iter().find_map(|list| {
-            let conf = list.plugin_conf(0, None, &Map::new()).ok()?;
-            is_multus(&conf.raw).then_some(conf.raw)
-        });
-        if config.is_none() && of_daemon.is_none() {
-            return Ok(None);
-        }
-        let config = MultusConfig::read(config.as_deref().unwrap_or("{}"), of_daemon.as_deref());
-        MultusSettings::of(config.map_err(|error| error.to_string())?, networks).map(Some)
+        let config = config_on_node(networks, of_daemon)?;
+        config.map(|config| MultusSettings::of(config, networks)).transpose()
     }
 
     fn of(config: MultusConfig, networks: &Networks) -> Result<MultusSettings, String> {
@@ -68,8 +58,10 @@ impl MultusSettings {
             default_networks.push(by_delegate(delegate, networks)?.name.clone());
         }
         let found = match (&config.cluster_network, config.delegates.first(), &config.master_file) {
+            // Taken for the first of the conf dir: it says as little of the cluster network as that directory.
+            _ if attaches_ours(&config, networks) => Ok(None),
             (Some(NetworkSource::Name(name)), ..) => {
-                networks.find(name).map(Some).ok_or_else(|| absent(&format!("clusterNetwork {name:?}")))
+                by_name(name, networks, || format!("clusterNetwork {name:?}")).map(Some)
             }
             // It names none, only where the runtime's first is looked for.
             (Some(NetworkSource::Path(path)), ..) if is_conf_dir(path, networks) => Ok(None),
@@ -126,6 +118,47 @@ impl MultusSettings {
     }
 }
 
+/// What Multus is told; `None` where nothing on the node tells it anything.
+fn config_on_node(networks: &Networks, of_daemon: Option<&Path>) -> Result<Option<MultusConfig>, String> {
+    let of_daemon = of_daemon
+        .map(|path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())));
+    let of_daemon = of_daemon.transpose()?;
+    // It may have the name of the network that it attaches.
+    let config = networks.with_duplicates_in_file_order().iter().find_map(|list| {
+        let conf = list.plugin_conf(0, None, &Map::new()).ok()?;
+        is_multus(&conf.raw).then_some(conf.raw)
+    });
+    if config.is_none() && of_daemon.is_none() {
+        return Ok(None);
+    }
+    let config = MultusConfig::read(config.as_deref().unwrap_or("{}"), of_daemon.as_deref());
+    config.map(Some).map_err(|error| error.to_string())
+}
+
+/// Whether Multus' settings have it attach our own network first. Those that cannot be read name nothing.
+pub(super) fn name_our_network(networks: &Networks, of_daemon: Option<&Path>) -> bool {
+    let config = config_on_node(networks, of_daemon).ok().flatten();
+    config.is_some_and(|config| attaches_ours(&config, networks))
+}
+
+/// Whether what Multus attaches first is our own network, by its name, its file or its plugin.
+fn attaches_ours(config: &MultusConfig, networks: &Networks) -> bool {
+    let is_our_file = |path: &str| Path::new(path).file_name() == Some(CONFLIST.as_ref());
+    match (&config.cluster_network, config.delegates.first()) {
+        // Somebody may call a network of his own so.
+        (Some(NetworkSource::Name(name)), _) => {
+            name == NETWORK && networks.find(name).filter(attaches).is_none()
+        }
+        (Some(NetworkSource::Path(path)), _) => is_our_file(path),
+        (None, Some(delegate)) => {
+            let value: Value = serde_json::from_str(delegate).unwrap_or_default();
+            let mut plugins = value["plugins"].as_array().into_iter().flatten().chain([&value]);
+            plugins.any(|plugin| plugin["type"] == OWN_TYPE)
+        }
+        (None, None) => config.master_file.as_deref().is_some_and(is_our_file),
+    }
+}
+
 /// Where Multus keeps what it attached, by our own configuration.
 pub(super) fn cni_dir(plugin: &Map<String, Value>) -> String {
     plugin.get("cniDir").and_then(Value::as_str).unwrap_or(MULTUS_CNI_DIR).to_owned()
@@ -147,17 +180,22 @@ fn by_path(path: &str, networks: &Networks) -> Result<Arc<ConfList>, String> {
         return first_network(networks).ok_or_else(|| absent(path));
     }
     let file = Path::new(path).file_name().and_then(|file| file.to_str()).unwrap_or_default();
-    networks.of_file(file).ok_or_else(|| absent(path))
+    networks.of_file(file).filter(attaches).ok_or_else(|| absent(path))
+}
+
+/// `what` calls it in the error.
+fn by_name(name: &str, networks: &Networks, what: impl FnOnce() -> String) -> Result<Arc<ConfList>, String> {
+    networks.find(name).filter(attaches).ok_or_else(|| absent(&what()))
 }
 
 fn by_delegate(delegate: &str, networks: &Networks) -> Result<Arc<ConfList>, String> {
     let value: Value = serde_json::from_str(delegate).unwrap_or_default();
     let name = value["name"].as_str().unwrap_or_default();
-    networks.find(name).ok_or_else(|| absent(&format!("the delegate {name:?}")))
+    by_name(name, networks, || format!("the delegate {name:?}"))
 }
 
 fn absent(what: &str) -> String {
     format!(
-        "{what} is no network of the conf dir; put its configuration there as a file, or name another by `install: {{clusterNetwork: …}}`"
+        "{what} is no network of the conf dir that attaches pods by itself; put its configuration there as a file, or name another by `install: {{clusterNetwork: …}}`"
     )
 }

@@ -227,9 +227,112 @@ fn m07_a_cluster_network_that_is_gone_gives_way_to_the_one_that_multus_names_and
         assert!(told.contains("\"calico\""), "{names_none}: {told}");
         assert_eq!(rig.cluster_network().as_deref(), Some("calico"));
     }
+    // Nor is our own network, which Multus has taken for the first.
+    for ours in
+        [r#","clusterNetwork":"/host/etc/cni/net.d/00-fairlead.conflist""#, r#","clusterNetwork":"fairlead""#]
+    {
+        multus(ours);
+        let told = rig.carry_out("{cni: present}").unwrap_err().to_string();
+        assert!(told.contains("\"calico\""), "{ours}: {told}");
+        assert_eq!(rig.cluster_network().as_deref(), Some("calico"));
+    }
     multus(r#","clusterNetwork":"podman""#);
     rig.carry_out("{cni: present}").unwrap();
     assert_eq!(rig.cluster_network().as_deref(), Some("podman"));
+}
+
+#[test]
+fn our_own_network_that_an_earlier_release_chose_is_replaced_by_one_that_can_be_attached() {
+    for is_file_gone in [false, true] {
+        let rig = rig();
+        rig.network("10-calico.conflist", "calico", "calico");
+        let ours = json!({"type": OWN_TYPE, "clusterNetwork": NETWORK, "namespaceIsolation": true});
+        let text = json!({"cniVersion": "1.0.0", "name": NETWORK, "plugins": [ours.clone()]}).to_string();
+        rig.node.remembered.keep(ours.as_object().unwrap()).unwrap();
+        if !is_file_gone {
+            fs::write(rig.node.conflist(), text).unwrap();
+        }
+        rig.networks.rescan();
+        rig.carry_out("{cni: present}").unwrap();
+        let own = rig.own().unwrap();
+        assert_eq!((&own["clusterNetwork"], &own["namespaceIsolation"]), (&json!("calico"), &json!(true)));
+        let told = rig.carry_out("{cni: present, clusterNetwork: fairlead}").unwrap_err().to_string();
+        assert!(told.contains("\"fairlead\"") && told.contains("attaches no pod by itself"), "{told}");
+    }
+}
+
+#[test]
+fn m07_a_multus_that_has_the_name_of_the_network_that_it_attaches_is_taken_over_and_gets_the_node_back() {
+    let told = r#""type":"multus","namespaceIsolation":true,"globalNamespaces":"shared","readinessindicatorfile":"/run/ready""#;
+    let pods = r#"{"name":"pods","plugins":[{"type":"bridge"}]}"#;
+    for (file, text) in [
+        ("00-multus.conf", format!(r#"{{"cniVersion":"0.3.1","name":"pods",{told},"delegates":[{pods}]}}"#)),
+        (
+            "00-multus.conflist",
+            format!(r#"{{"cniVersion":"1.0.0","name":"pods","plugins":[{{{told},"delegates":[{pods}]}}]}}"#),
+        ),
+        (
+            "00-multus.conflist",
+            format!(
+                r#"{{"cniVersion":"1.0.0","name":"pods","plugins":[{{{told},"clusterNetwork":"pods"}}]}}"#
+            ),
+        ),
+    ] {
+        let rig = rig();
+        fs::write(rig.dir.path().join("net.d").join(file), &text).unwrap();
+        rig.network("20-pods.conflist", "pods", "bridge");
+        rig.carry_out("{cni: present}").unwrap();
+        let own = rig.own().unwrap();
+        assert_eq!(
+            (&own["namespaceIsolation"], &own["globalNamespaces"], &own["readinessindicatorfile"]),
+            (&json!(true), &json!("shared"), &json!("/run/ready")),
+            "{text}"
+        );
+        let list = rig.networks.find(own["clusterNetwork"].as_str().unwrap()).unwrap();
+        assert_eq!(list.plugin_types().collect::<Vec<_>>(), ["bridge"], "{text}");
+        rig.changes.lock().clear();
+        rig.carry_out("{cni: absent}").unwrap();
+        let changes: Vec<ChangeOver> = rig.changes.lock().iter().map(|(change, ..)| *change).collect();
+        assert_eq!(changes, [ChangeOver::ToMultus, ChangeOver::ToMultus], "{text}");
+    }
+}
+
+#[test]
+fn what_multus_has_taken_for_its_cluster_network_stays_until_multus_names_another() {
+    let rig = rig();
+    rig.network("20-pods.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    let multus = |key: &str, value: &str| {
+        let text = format!(r#"{{"cniVersion":"1.0.0","name":"m","type":"multus","{key}":{value}}}"#);
+        fs::write(rig.dir.path().join("net.d/00-multus.conf"), text).unwrap();
+        rig.networks.rescan();
+    };
+    let program = rig.dir.path().join("bin/fairlead");
+    let ours = fs::read_to_string(rig.node.conflist()).unwrap();
+    for (key, value) in [
+        ("delegates", format!("[{ours}]")),
+        ("delegates", r#"[{"cniVersion":"1.0.0","name":"pods","type":"fairlead"}]"#.to_owned()),
+        ("clusterNetwork", r#""/host/etc/cni/net.d/00-fairlead.conflist""#.to_owned()),
+    ] {
+        multus(key, &value);
+        let (is_displaced, seen) = rig.pass("{cni: present}");
+        let told = seen.failing.unwrap_or_default();
+        for words in ["00-fairlead.conflist", "multusMasterCNI", "--multus-master-cni-file-name", "restart"] {
+            assert!(told.contains(words), "{value}: {told}");
+        }
+        assert!(!is_displaced && seen.fairlead, "{value}");
+        assert_eq!(rig.cluster_network().as_deref(), Some("pods"), "{value}");
+        assert_eq!(rig.carry_out("{cni: absent}").unwrap_err().to_string(), told);
+        assert!(program.exists() && rig.node.conflist().exists(), "{value}");
+    }
+    // An earlier release has removed it, and Multus still calls the executable.
+    fs::remove_file(rig.node.conflist()).unwrap();
+    multus("delegates", &format!("[{ours}]"));
+    rig.carry_out("{cni: absent}").unwrap_err();
+    assert!(program.exists());
+    multus("clusterNetwork", r#""/host/etc/cni/net.d/20-pods.conflist""#);
+    rig.carry_out("{cni: absent}").unwrap();
+    assert!(!program.exists());
 }
 
 #[test]
@@ -478,6 +581,10 @@ fn our_configuration_without_its_executable_is_told_and_counts_as_displaced_what
     for words in ["net.d/00-fairlead.conflist", "in no plugin directory", "install: {cni: absent}"] {
         assert!(told.contains(words), "{told}");
     }
+    std::os::unix::fs::symlink("/seen/by/the/host/alone", &program).unwrap();
+    rig.node.bring_to(None);
+    assert_eq!(rig.node.metrics.network_displaced.get(), 0, "nothing says that the runtime does not find it");
+    fs::remove_file(&program).unwrap();
     let (is_displaced, seen) = rig.pass("{cni: present}");
     assert!(!is_displaced && seen.failing.is_none() && program.exists(), "it is put back: {seen:?}");
     for file in [&program, &rig.node.conflist()] {

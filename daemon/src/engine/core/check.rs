@@ -3,7 +3,7 @@
 
 use fairlead_cni::result::CniResult;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Net, Route};
+use fairlead_host::{Link, Net, NetError, Route};
 
 use super::Core;
 use crate::engine::attachment_request::AttachmentRequest;
@@ -14,6 +14,8 @@ use crate::store::Attachment;
 
 /// The kernel's own table (`RT_TABLE_LOCAL`), which [`Net::routes`] leaves out.
 const LOCAL_TABLE: u32 = 255;
+/// The main table (`RT_TABLE_MAIN`), into which the kernel puts a route that names none.
+const MAIN_TABLE: u32 = 254;
 
 impl Core {
     /// CHECK of an attachment of this network.
@@ -61,7 +63,7 @@ impl Core {
             Checked::Whole => Ok(()),
             Checked::Changed(reason) => Err(changed(request, &reason)),
             Checked::Netdev(link) => {
-                compare_mac(request, prev, at, &link)?;
+                compare_mac(request, prev, at, &link, pod)?;
                 compare_addresses(request, prev, at, &link, pod)
             }
         }
@@ -73,14 +75,24 @@ fn compare_mac(
     prev: &CniResult,
     at: usize,
     link: &Link,
+    pod: &mut dyn Net,
 ) -> Result<(), CniError> {
     let wanted = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
-    match link.mac {
-        Some(mac) if !wanted.is_empty() && !wanted.eq_ignore_ascii_case(&mac.to_string()) => {
-            Err(changed(request, &format!("its MAC address is {mac} instead of {wanted}")))
-        }
-        _ => Ok(()),
+    let Some(mac) =
+        link.mac.filter(|mac| !wanted.is_empty() && !wanted.eq_ignore_ascii_case(&mac.to_string()))
+    else {
+        return Ok(());
+    };
+    // A bond that the pod, or a network after this one, has made gives all of its ports its own.
+    if is_port_of_bond(link, pod).map_err(|e| looking(request, &e))? {
+        return Ok(());
     }
+    Err(changed(request, &format!("its MAC address is {mac} instead of {wanted}")))
+}
+
+fn is_port_of_bond(link: &Link, pod: &mut dyn Net) -> Result<bool, NetError> {
+    let Some(master) = link.master else { return Ok(false) };
+    Ok(pod.link_by_index(master)?.is_some_and(|master| master.kind.name() == "bond"))
 }
 
 fn compare_addresses(
@@ -90,7 +102,7 @@ fn compare_addresses(
     link: &Link,
     pod: &mut dyn Net,
 ) -> Result<(), CniError> {
-    let told = |e| errors::kernel(&request.key.network, &format!("looking at {:?}", request.key.ifname), &e);
+    let told = |e: NetError| looking(request, &e);
     let present: Vec<_> = pod.addresses(link.index).map_err(told)?.into_iter().map(|a| a.net).collect();
     let lost = prev
         .ips
@@ -109,12 +121,21 @@ fn compare_addresses(
 }
 
 fn serves(present: &Route, wanted: &Route) -> bool {
-    // 254 is the main table, into which the kernel puts a route that names none.
-    let table = |r: &Route| r.table.filter(|t| *t != 0).unwrap_or(254);
+    let table = |r: &Route| r.table.filter(|t| *t != 0);
+    let is_in = table(present).unwrap_or(MAIN_TABLE);
+    let in_its_table = match table(wanted) {
+        Some(table) => is_in == table,
+        // A plugin after ours may have moved it out of the main table, as the reference plugin sbr does.
+        None => is_in == MAIN_TABLE || present.index == wanted.index,
+    };
     present.dst.trunc() == wanted.dst.trunc()
         && present.gateway == wanted.gateway
-        && table(present) == table(wanted)
+        && in_its_table
         && wanted.priority.is_none_or(|p| present.priority.unwrap_or(0) == p || present.dst.addr().is_ipv6())
+}
+
+fn looking(request: &AttachmentRequest<'_>, error: &NetError) -> CniError {
+    errors::kernel(&request.key.network, &format!("looking at {:?}", request.key.ifname), error)
 }
 
 fn changed(request: &AttachmentRequest<'_>, reason: &str) -> CniError {

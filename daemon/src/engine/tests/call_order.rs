@@ -292,6 +292,51 @@ fn x04_check_misses_no_route_whose_gateway_is_0_0_0_0_nor_one_of_the_kernels_own
 }
 
 #[test]
+fn x04_check_finds_a_route_that_a_later_plugin_has_moved_to_another_table_of_the_same_link() {
+    let rig = Rig::new();
+    let routes = r#"[{"dst":"10.9.0.0/16"},{"dst":"10.8.0.0/16","table":7}]"#;
+    let ipam = format!(
+        r#"{{"type":"static","addresses":[{{"address":"10.2.0.5/24","gateway":"10.2.0.1"}}],"routes":{routes}}}"#
+    );
+    let config =
+        format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"macvlan","master":"eth0","ipam":{ipam}}}"#);
+    let answer = rig.add(&config).unwrap();
+    let moved = |dst: &str, table: u32| {
+        let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+        let route = pod.routes().unwrap().into_iter().find(|route| route.dst.to_string() == dst).unwrap();
+        let there = fairlead_host::Route { table: Some(table), ..route };
+        pod.batch(&[Op::DeleteRoute(route), Op::AddRoute(there.clone())]).unwrap();
+        there
+    };
+    let of_sbr = moved("10.9.0.0/16", 100);
+    rig.check(&config, &answer).unwrap();
+    moved("10.8.0.0/16", 100);
+    let told = rig.check(&config, &answer).unwrap_err();
+    assert!(told.msg.contains("the route to 10.8.0.0/16 is gone"), "a table that is named is meant: {told}");
+    moved("10.8.0.0/16", 7);
+    rig.check(&config, &answer).unwrap();
+    rig.in_pod(|_| vec![Op::DeleteRoute(of_sbr.clone())]);
+    let told = rig.check(&config, &answer).unwrap_err();
+    assert!(told.msg.contains("the route to 10.9.0.0/16 is gone"), "{told}");
+}
+
+#[test]
+fn x04_check_does_not_miss_the_mac_address_of_a_bonds_port() {
+    let rig = Rig::new();
+    let answer = rig.add(&macvlan()).unwrap();
+    let mac = fairlead_host::Mac::local(0xbad);
+    rig.in_pod(|index| vec![Op::SetLink(SetLink { index, mac: Some(mac), ..SetLink::default() })]);
+    let check = || rig.check(&macvlan(), &answer);
+    let told = check().unwrap_err();
+    assert!(told.msg.contains(&format!("its MAC address is {mac} instead of")), "{told}");
+    for (kind, is_whole) in [("bridge", false), ("bond", true)] {
+        rig.kernel.add_link(POD, kind, fairlead_host::Kind::Other { name: kind.to_owned() }).unwrap();
+        rig.kernel.enslave("net1", kind);
+        assert_eq!(check().is_ok(), is_whole, "a port of a {kind}");
+    }
+}
+
+#[test]
 fn an_ipam_plugin_that_is_not_there_is_refused_before_anything_is_on_record() {
     let rig = Rig::new();
     let before = rig.state();
