@@ -62,8 +62,9 @@ impl Ipvlan {
         })
     }
 
-    /// The masters: `master`, else the one named interface of `prevResult` when there is one (code 7 when it does
-    /// not have exactly one), else none: the interface of the default route.
+    /// The masters at ADD: `master`, else the one named interface of `prevResult` when there is one (code 7 when it does
+    /// not have exactly one), else none: the interface of the default route. For ADD alone: `prevResult` of a CHECK or DEL is the answer
+    /// of the whole list, which names the ipvlan itself.
     pub fn masters(&self, conf: &NetConf) -> Result<Vec<String>, CniError> {
         let Some(prev) = conf.prev_result.as_ref().filter(|_| self.masters.is_empty()) else {
             return Ok(self.masters.clone());

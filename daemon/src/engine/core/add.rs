@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fairlead_cni::result::Interface;
+use fairlead_cni::result::{Dns, Interface};
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::announce::Announcement;
 use fairlead_host::{Net, NetError, failpoint};
@@ -239,7 +239,9 @@ impl Core {
             netdev::configure(pod, &setup, index)
                 .map_err(|e| errors::configuring(&request.key.network, &request.key.ifname, &e))?;
         }
-        result.dns = request.conf.dns.clone();
+        if !network.answers_dns_of_ipam() || result.dns == Dns::default() {
+            result.dns = request.conf.dns.clone();
+        }
         self.kinds.tell_pod(attachment, &result)?;
         request.timing.end("configure");
         failpoint::pass("add.configured");

@@ -117,7 +117,7 @@ impl Network {
         pod: &mut dyn Net,
     ) -> Result<Checked, CniError> {
         match self {
-            Network::Made(network) => network.check(kinds, request, pod),
+            Network::Made(network) => network.check(kinds, request, attachment, pod),
             Network::Loopback => loopback::check(request, pod),
             Network::VhostUser(_) => match attachment.and_then(|a| Some((a, a.vhost_user()?))) {
                 Some((attachment, record)) => {
@@ -266,6 +266,16 @@ impl Network {
     pub(crate) fn notifies(&self, has_address: bool) -> bool {
         match self {
             Network::Made(network) => network.notifies(has_address),
+            Network::Sriov(_) => true,
+            Network::HostDevice(_) | Network::Loopback | Network::VhostUser(_) => false,
+        }
+    }
+
+    /// Whether the answer has the name resolution of the IPAM (`dns`), where that gives any, instead of the network's own: as the
+    /// reference plugins do it.
+    pub(crate) fn answers_dns_of_ipam(&self) -> bool {
+        match self {
+            Network::Made(network) => network.answers_dns_of_ipam(),
             Network::Sriov(_) => true,
             Network::HostDevice(_) | Network::Loopback | Network::VhostUser(_) => false,
         }

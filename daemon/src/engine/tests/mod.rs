@@ -15,6 +15,8 @@ mod given_up;
 mod health_probes;
 mod identity;
 mod impossible_addresses;
+mod ipam_dns;
+mod ipvlan_masters;
 mod kubelet_devices;
 mod kubelet_pools;
 mod lendable_devices;

@@ -74,7 +74,8 @@ impl Made {
             Reservation::Parent { link, .. } => Some(link.clone().into()),
             Reservation::Nothing | Reservation::Vf(_) | Reservation::Port { .. } => {
                 let kernel = kinds.kernel.as_ref();
-                self.parent().map(|parent| parent::shared(kernel, request, pod, &parent)).transpose()?
+                let parent = self.parent_at_add(&request.conf)?;
+                parent.map(|parent| parent::shared(kernel, request, pod, &parent)).transpose()?
             }
         };
         let facts = Facts {

@@ -42,13 +42,21 @@ impl Made {
         }
     }
 
-    /// The link that it stands on, if its type stands on one.
+    /// The link that it stands on, as configured, if its type stands on one.
     pub(crate) fn parent(&self) -> Option<ParentRef> {
         match self {
             Made::Macvlan(n) => Some(n.parent()),
             Made::Ipvlan(n) => Some(n.parent()),
             Made::Vlan(n) => Some(n.parent()),
             Made::Dummy(_) => None,
+        }
+    }
+
+    /// The same at ADD, for which the plugin before it in a chain may name the link. Code 7 when that names none or several.
+    pub(super) fn parent_at_add(&self, conf: &NetConf) -> Result<Option<ParentRef>, CniError> {
+        match self {
+            Made::Ipvlan(n) => n.parent_at_add(conf).map(Some),
+            Made::Macvlan(_) | Made::Vlan(_) | Made::Dummy(_) => Ok(self.parent()),
         }
     }
 
@@ -104,6 +112,14 @@ impl Made {
         match self {
             Made::Macvlan(_) | Made::Ipvlan(_) => has_address,
             Made::Vlan(_) | Made::Dummy(_) => false,
+        }
+    }
+
+    /// Whether the answer has the name resolution of the IPAM instead of the network's own, as the reference plugin of its type has it.
+    pub(crate) fn answers_dns_of_ipam(&self) -> bool {
+        match self {
+            Made::Dummy(_) => true,
+            Made::Macvlan(_) | Made::Ipvlan(_) | Made::Vlan(_) => false,
         }
     }
 

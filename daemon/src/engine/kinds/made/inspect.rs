@@ -9,19 +9,30 @@ use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Checked, Kinds};
 use crate::engine::netdev;
+use crate::store::Attachment;
 
 impl Made {
-    /// CHECK: the parent is there, the link is of its kind and mode, and up.
+    /// CHECK: the parent is there, the link is of its kind and mode, and up. Where the configuration names no parent, it is the one of
+    /// ADD that counts: what leads out of the host by now says nothing about this link.
     pub(crate) fn check(
         &self,
         kinds: &Kinds,
         request: &AttachmentRequest<'_>,
+        attachment: Option<&Attachment>,
         pod: &mut dyn Net,
     ) -> Result<Checked, CniError> {
-        if let Some(parent) = self.parent() {
-            parent::parent(kinds.kernel.as_ref(), pod, &parent)?;
-        }
-        netdev::check(request, pod, true, |link| self.is_as_configured(link))
+        let named = self.parent().filter(|parent| !parent.names.is_empty());
+        let of_add = match &named {
+            Some(parent) => {
+                parent::parent(kinds.kernel.as_ref(), pod, parent)?;
+                None
+            }
+            None => attachment.and_then(Attachment::parent),
+        };
+        netdev::check(request, pod, true, |link| {
+            self.is_as_configured(link)?;
+            stands_on(link, of_add)
+        })
     }
 
     fn is_as_configured(&self, link: &Link) -> Result<(), String> {
@@ -45,5 +56,15 @@ impl Made {
             }
         }
         Ok(Some(parent.named()))
+    }
+}
+
+/// Whether the link stands on that one of the host's, as far as both are known.
+fn stands_on(link: &Link, recorded: Option<u32>) -> Result<(), String> {
+    match (link.parent, recorded) {
+        (Some(now), Some(recorded)) if now != recorded => {
+            Err(format!("{:?} stands on the interface with index {now} instead of {recorded}", link.name))
+        }
+        _ => Ok(()),
     }
 }

@@ -9,29 +9,36 @@ use super::link_inputs::{Facts, ParentRef, on_parent};
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ipvlan {
-    masters: Vec<String>,
-    in_container: bool,
+    config: config::ipvlan::Ipvlan,
     mode: IpvlanMode,
-    mtu: Option<u32>,
 }
 
 impl Ipvlan {
-    /// Reads the configuration; without `master` a chained one stands on the interface of `prevResult`.
+    /// Reads the configuration.
     pub(super) fn validate(conf: &NetConf) -> Result<Ipvlan, CniError> {
-        let read = config::ipvlan::Ipvlan::parse(conf)?;
-        let masters = read.masters(conf)?;
-        Ok(Ipvlan { masters, in_container: read.link_in_container, mode: mode(read.mode), mtu: read.mtu })
+        let config = config::ipvlan::Ipvlan::parse(conf)?;
+        let mode = mode(config.mode);
+        Ok(Ipvlan { config, mode })
     }
 
-    /// The link that it stands on.
+    /// The link that it stands on, as configured.
     pub(super) fn parent(&self) -> ParentRef {
-        ParentRef { names: self.masters.clone(), in_container: self.in_container }
+        self.on(self.config.masters.clone())
+    }
+
+    /// The same at ADD: without `master` a chained one stands on the interface of `prevResult`.
+    pub(super) fn parent_at_add(&self, conf: &NetConf) -> Result<ParentRef, CniError> {
+        Ok(self.on(self.config.masters(conf)?))
+    }
+
+    fn on(&self, names: Vec<String>) -> ParentRef {
+        ParentRef { names, in_container: self.config.link_in_container }
     }
 
     /// One `RTM_NEWLINK`, and the MAC address that the link has in the end.
     pub(super) fn link(&self, facts: &Facts<'_>) -> Result<(NewLink, Option<Mac>), CniError> {
         let kind = Kind::Ipvlan { mode: self.mode, flag: None };
-        let (new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
+        let (new, parent) = on_parent(facts, self.config.link_in_container, self.config.mtu, kind)?;
         // The kernel gives an ipvlan link the MAC address of its parent.
         Ok((new, parent.mac))
     }
