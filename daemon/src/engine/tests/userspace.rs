@@ -109,6 +109,15 @@ fn userspace_cnis_own_example_is_a_port_in_a_bridge_that_is_made_and_the_pod_is_
     let node = Node::new();
     let server = node.ovs();
     let directory = node.with_host_path();
+    let on_host = node.on_host(directory.to_str().unwrap());
+    fs::remove_dir(&on_host).unwrap();
+    let refused = node.call(Command::Add, &config("")).unwrap_err();
+    assert_eq!(
+        (refused.code, refused.details.contains("DirectoryOrCreate")),
+        (Code::InvalidConfig, true),
+        "{refused:?}"
+    );
+    fs::create_dir(&on_host).unwrap();
     let told = node
         .call(Command::Add, &config(r#","kubeconfig":"/etc/multus.kubeconfig","logLevel":"debug""#))
         .unwrap();

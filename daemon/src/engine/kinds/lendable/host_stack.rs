@@ -16,6 +16,9 @@ use crate::engine::netdev::setup;
 const TENANTS_KINDS: [&str; 10] =
     ["", "bond", "team", "vlan", "dummy", "macvlan", "ipvlan", "can", "ipoib", "wwan"];
 
+/// The kind of the ports of a switch's chip (DSA): hardware as any other, but their frames pass the NIC below them, which is all ports' own.
+const PORT_OF_SWITCH_CHIP: &str = "dsa";
+
 /// Kinds of links that are switches.
 const SWITCHES: [&str; 2] = ["bridge", "openvswitch"];
 
@@ -174,7 +177,7 @@ fn judge_end(
     if word != Word::Tenants {
         return Ok(told);
     }
-    match told.or_else(|| no_tenants(&stack)).or_else(|| carries_route(&stack, routes)) {
+    match told.or_else(|| no_tenants(device, &stack)).or_else(|| carries_route(&stack, routes)) {
         Some(used) => Err(used),
         None => Ok(None),
     }
@@ -225,8 +228,11 @@ pub(super) fn leads_away(device: &Link, links: &[Link]) -> Option<InUse> {
     Some(InUse::LeadsAway { lower: (found.index != device.index).then(|| found.name.clone()) })
 }
 
-fn no_tenants(stack: &[&Link]) -> Option<InUse> {
-    let may_have = |link: &Link| link.kind.is_wire() || TENANTS_KINDS.contains(&link.kind.name());
+fn no_tenants(device: &Link, stack: &[&Link]) -> Option<InUse> {
+    let may_have = |link: &Link| match link.kind.name() {
+        PORT_OF_SWITCH_CHIP => link.index == device.index,
+        kind => link.kind.is_wire() || TENANTS_KINDS.contains(&kind),
+    };
     let link = stack.iter().find(|link| !may_have(link))?;
     Some(InUse::NoTenants { kind: link.kind.name().to_owned(), upper: upper(stack, link.index) })
 }

@@ -1,6 +1,7 @@
 //! The directory of a socket as userspace-cni has it: the pod's volume `shared-dir`, else a directory of the container's own in the one
 //! that the configuration names (`sharedDir`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -78,8 +79,15 @@ impl VhostUserServices {
             return refused("in which no socket is made for a pod", "make the volume an emptyDir");
         }
         let directory = Path::new(directory.trim_end_matches('/'));
-        self.open(directory).map_err(|e| unusable(directory, &e))?;
-        Ok(SocketPlace::new(directory, socket, false))
+        match self.open(directory) {
+            Ok(_) => Ok(SocketPlace::new(directory, socket, false)),
+            // The runtime would make it with the container, which comes after the sandbox.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => refused(
+                "which is not there",
+                "give the volume `type: DirectoryOrCreate`, so that kubelet makes it first, or make it on each boot",
+            ),
+            Err(error) => Err(unusable(directory, &error)),
+        }
     }
 
     fn volume_of_pod(&self, request: &AttachmentRequest<'_>, wait: Duration) -> Option<SharedDirVolume> {

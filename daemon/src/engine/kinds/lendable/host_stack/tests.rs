@@ -228,6 +228,14 @@ fn a_tunnel_is_refused_to_a_tenant_and_so_is_what_it_stands_on() {
 }
 
 #[test]
+fn a_port_of_a_switch_chip_is_lent_to_a_tenant_and_the_nic_below_all_ports_is_not() {
+    let links = [link(6, "eth0", ""), on(link(7, "swp1", "dsa"), 6)];
+    assert_eq!(refused("swp1", &links, &[], &[]), "");
+    let of_port = r#""swp1" above it is of kind "dsa", which no tenant is lent"#;
+    assert_eq!(refused("eth0", &links, &[], &[]), of_port);
+}
+
+#[test]
 fn a_device_without_an_address_that_carries_a_route_of_the_nodes_is_refused_to_a_tenant() {
     let node = node();
     let of_static = |dst| [route(11, dst, 4)];
