@@ -22,7 +22,7 @@ use crate::engine::OWN_TYPE;
 use crate::metrics::Node;
 
 /// Plugins that attach another network of the conf dir, as we do: none of them can be what we attach.
-const META_PLUGINS: [&str; 5] = [OWN_TYPE, "multus", "multus-shim", "danm", "genie"];
+pub(crate) const META_PLUGINS: [&str; 5] = [OWN_TYPE, "multus", "multus-shim", "danm", "genie"];
 
 /// The directory of network configurations where `CNI_CONF_DIR` is not set.
 pub const CONF_DIR: &str = "/etc/cni/net.d";

@@ -227,7 +227,7 @@ fn serve(
     notify(&[NotifyState::Ready]);
 
     installation_thread(surroundings, started.service.clone(), seen, to_install)?;
-    let ended = wait_for_events(&events, &reload, &server_thread);
+    let ended = wait_for_events(&events, &reload, &surroundings.settings, &server_thread);
     stop(run_dir, &surroundings.readiness, &server.admission, &closing);
     let _ = server_thread.join();
     ended
@@ -369,11 +369,12 @@ fn watches(
 fn wait_for_events(
     events: &Receiver<Event>,
     reload: &dyn Fn(),
+    settings: &LiveSettings,
     server: &std::thread::JoinHandle<()>,
 ) -> Result<(), DaemonError> {
     const LOOK: Duration = Duration::from_secs(60);
     loop {
-        match events.recv_timeout(LOOK) {
+        match events.recv_timeout(settings.reload_in().unwrap_or(LOOK)) {
             Ok(Event::Stop(signal)) => {
                 info!(signal, "stopping");
                 return Ok(());
@@ -381,6 +382,8 @@ fn wait_for_events(
             Ok(Event::Reload) => reload(),
             // The end of the server's thread sends no event, and the watches keep the channel open.
             Err(_) if server.is_finished() => return Err(DaemonError::ServerEnded),
+            // Nobody tells of a file that stays as it is.
+            Err(_) if settings.reload_in().is_some() => reload(),
             Err(_) => {}
         }
     }

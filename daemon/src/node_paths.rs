@@ -47,13 +47,16 @@ pub struct TypedPaths {
 }
 
 impl NodePaths {
-    /// The paths that the command line names; all others are where Linux and kubelet have them by default.
+    /// The paths that the command line names, made absolute: a command that asks the daemon for them may work in another directory, and
+    /// the directory of a file is watched. All others are where Linux and kubelet have them by default.
     pub fn new(run_dir: PathBuf, state_dir: PathBuf, host_root: PathBuf, config: PathBuf) -> NodePaths {
+        // It fails for an empty path alone, and where the working directory is gone.
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         NodePaths {
-            run_dir,
-            state_dir,
-            host_root,
-            config,
+            run_dir: absolute(run_dir),
+            state_dir: absolute(state_dir),
+            host_root: absolute(host_root),
+            config: absolute(config),
             conf_dir: None,
             plugin_dir: None,
             sysfs: "/sys".into(),
@@ -67,5 +70,18 @@ impl NodePaths {
     pub fn with_environment(self) -> NodePaths {
         let variable = |name| std::env::var(name).ok();
         NodePaths { conf_dir: variable("CNI_CONF_DIR"), plugin_dir: variable("CNI_PLUGIN_DIR"), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_typed_without_its_directory_is_below_the_working_directory() {
+        let paths = NodePaths::new("run".into(), "/state".into(), "/".into(), "config.yaml".into());
+        let here = std::env::current_dir().unwrap();
+        assert_eq!((paths.run_dir, paths.config), (here.join("run"), here.join("config.yaml")));
+        assert_eq!((paths.state_dir, paths.host_root), ("/state".into(), "/".into()));
     }
 }

@@ -1,6 +1,7 @@
 //! `fairleadd policy check`: what the policy decides about a definition, interface by interface. It asks no daemon, and changes
 //! nothing.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,6 +32,12 @@ pub(crate) const GROUP: &str = "k8s.cni.cncf.io";
 const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 /// The one version in which the kind is served.
 pub(crate) const VERSION: &str = "v1";
+/// What our YAML parser says of a line of a quoted text that is indented no more than the text's key.
+const TOO_FAR_LEFT: &str = "invalid indentation in multiline quoted scalar";
+/// So many such lines are taken: for each the text is parsed anew.
+const LINES_TOO_FAR_LEFT: usize = 1000;
+/// More columns than a key is indented by.
+const INDENTATION: usize = 80;
 
 /// Why nothing can be decided.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +65,14 @@ pub enum PolicyCheckError {
         /// The file with the definition.
         file: PathBuf,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// The file has objects of Kubernetes in it, and can't be read as YAML.
+    #[error("{file}: {reason}; correct its syntax", file = .file.display())]
+    Syntax {
+        /// The file with the objects.
+        file: PathBuf,
+        /// What the parser says, and of which line.
         reason: String,
     },
     /// The definition is no configuration of a network.
@@ -299,13 +314,29 @@ fn text_of_stdin() -> io::Result<String> {
     Ok(text)
 }
 
-/// The objects of Kubernetes in a text, as kubectl takes it: JSON or YAML, one or several, or a List. `None` where the text is something
-/// else.
-pub(crate) fn objects_in(text: &str) -> Option<Vec<Value>> {
+/// The objects of Kubernetes in the text of a file, as kubectl takes it: JSON or YAML, one or several, or a List. `None` where the text is
+/// something else.
+pub(crate) fn objects_in(text: &str, file: &Path) -> Result<Option<Vec<Value>>, PolicyCheckError> {
     let documents = match serde_json::from_str::<Value>(text) {
         Ok(tree) => vec![tree],
-        Err(_) => serde_saphyr::from_multiple(text).unwrap_or_default(),
+        Err(_) => match documents_in(text) {
+            Ok(documents) => documents,
+            Err(reason) if is_meant_for_kubernetes(text) => {
+                return Err(PolicyCheckError::Syntax { file: file.into(), reason });
+            }
+            // Whoever reads it as what it is says what is wrong with it.
+            Err(_) => return Ok(None),
+        },
     };
+    Ok(as_objects(documents))
+}
+
+/// Whether a text that cannot be parsed is one of objects: nothing else has this key.
+fn is_meant_for_kubernetes(text: &str) -> bool {
+    text.lines().any(|line| line.trim_start_matches([' ', '{', '"']).starts_with("apiVersion"))
+}
+
+fn as_objects(documents: Vec<Value>) -> Option<Vec<Value>> {
     let documents: Vec<Value> = documents.into_iter().filter(|one| !one.is_null()).collect();
     if documents.is_empty() {
         return None;
@@ -319,11 +350,36 @@ pub(crate) fn objects_in(text: &str) -> Option<Vec<Value>> {
     objects.iter().all(is_object).then_some(objects)
 }
 
+/// The YAML documents of a text. As for kubectl, the lines of a quoted text may be indented as little as they like, which many definitions
+/// make use of; our parser refuses that, as YAML 1.2 has it.
+fn documents_in(text: &str) -> Result<Vec<Value>, String> {
+    let mut text = Cow::Borrowed(text);
+    let mut last = 0;
+    for _ in 0..=LINES_TOO_FAR_LEFT {
+        let error = match serde_saphyr::from_multiple::<Value>(&text) {
+            Ok(documents) => return Ok(documents),
+            Err(error) => error,
+        };
+        let error = error.without_snippet();
+        let reason = error.to_string();
+        let line = error.location().and_then(|place| usize::try_from(place.line()).ok()).unwrap_or(0);
+        // A line that is refused again would be so for ever.
+        if !reason.contains(TOO_FAR_LEFT) || line <= last {
+            return Err(reason);
+        }
+        // What a line of a quoted text is indented by is no part of the text.
+        let start: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        text.to_mut().insert_str(start, &" ".repeat(INDENTATION));
+        last = line;
+    }
+    Err(format!(
+        "more than {LINES_TOO_FAR_LEFT} lines of quoted texts are indented no more than their keys; indent them, or divide the file"
+    ))
+}
+
 /// The one YAML document of a text.
 fn one_document(text: &str) -> Result<Value, String> {
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|e| e.without_snippet().to_string())?;
-    match <[Value; 1]>::try_from(documents) {
+    match <[Value; 1]>::try_from(documents_in(text)?) {
         Ok([document]) => Ok(document),
         Err(none) if none.is_empty() => Ok(Value::Null),
         Err(several) => Err(format!("it has {} documents; give each a file of its own", several.len())),

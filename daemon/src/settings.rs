@@ -1,8 +1,8 @@
 //! The daemon's configuration: one YAML file, watched.
 //!
 //! An absent file means the defaults. An unknown key, a value out of its range or a file that is no YAML is
-//! refused by name, with the line, and what was in force before stays in force. No more than [`LIMIT`] bytes are
-//! ever read.
+//! refused by name, with the line, and what was in force before stays in force. So it does for [`NOTHING_COUNTS_AFTER`]
+//! when the file becomes absent or empty. No more than [`LIMIT`] bytes are ever read.
 
 mod known_keys;
 
@@ -10,9 +10,10 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_host::files::text_of;
+use fairlead_kube::is_node_name;
 use fairlead_sriov::ResourcePrefix;
 use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 use parking_lot::{Mutex, RwLock};
@@ -29,6 +30,9 @@ pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profil
 
 /// The size in bytes above which a file is not read.
 const LIMIT: u64 = 1 << 20;
+/// After this time a file that has become absent or empty means the defaults. Whoever writes it with `cat >`, scp or an editor empties it
+/// or moves it away first, and may be slow to write it again; the defaults would meanwhile lift the policy and take pools away.
+const NOTHING_COUNTS_AFTER: Duration = Duration::from_secs(10);
 /// The number of characters of an error, and of the line in question, that are shown.
 const SHOWN_CHARS: usize = 200;
 
@@ -194,6 +198,17 @@ fn optional_absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<P
     Option::<PathBuf>::deserialize(from)?.map(absolute).transpose()
 }
 
+/// A text that is no node's name would keep the next start from watching the API.
+fn node_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let name = Option::<String>::deserialize(from)?;
+    match name.as_deref().filter(|name| !is_node_name(name)) {
+        Some(other) => Err(D::Error::custom(format!(
+            "{other:?} is not the name of a node: give one that `kubectl get nodes` shows, or leave it out"
+        ))),
+        None => Ok(name),
+    }
+}
+
 fn absolute<E: serde::de::Error>(path: PathBuf) -> Result<PathBuf, E> {
     match path.is_absolute() {
         true => Ok(path),
@@ -250,6 +265,7 @@ pub struct Settings {
     pub kubeconfig: Option<PathBuf>,
     /// The name of this node in the cluster; absent: `NODE_NAME` in the environment, else the host's name. In force from the next
     /// start.
+    #[serde(deserialize_with = "node_name")]
     pub node_name: Option<String>,
     /// How long an ADD waits for its pod, and for the definitions that the pod names, to be seen in the API. In force at once.
     #[serde(deserialize_with = "pod_wait")]
@@ -346,9 +362,14 @@ impl Settings {
     /// # Errors
     /// When it can't be read, or says something that it may not.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
+        Ok(Settings::stated(path)?.unwrap_or_default())
+    }
+
+    /// The same; `None` where there is no file, and where it is an empty document.
+    fn stated(path: &Path) -> Result<Option<Settings>, SettingsError> {
         match read(path) {
-            Ok(text) => Ok(Settings::parse(path, &text)?.with_device_plugin()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
+            Ok(text) => Ok(Settings::stated_in(path, &text)?.map(Settings::with_device_plugin)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(SettingsError::Read { path: path.into(), source }),
         }
     }
@@ -362,6 +383,10 @@ impl Settings {
 
     /// The configuration in a text that stands in a file.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
+        Ok(Settings::stated_in(path, text)?.unwrap_or_default())
+    }
+
+    fn stated_in(path: &Path, text: &str) -> Result<Option<Settings>, SettingsError> {
         // A file of comments alone is an empty document, which YAML reads as null.
         let settings: Option<Settings> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
@@ -385,8 +410,7 @@ impl Settings {
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
-        let settings = settings.unwrap_or_default();
-        match settings.resource_of_both() {
+        match settings.as_ref().and_then(Settings::resource_of_both) {
             Some(of_both) => {
                 let reason = format!("resource {of_both:?} is of a pool of VFs and of one of ports");
                 Err(SettingsError::Content { path: path.into(), line: 0, reason })
@@ -427,6 +451,9 @@ pub struct LiveSettings {
     /// What was in force at the start; not there before that.
     at_start: OnceLock<Arc<Settings>>,
     refused: Mutex<Option<String>>,
+    /// Since when the file is absent or empty without being taken for the defaults.
+    nothing_since: Mutex<Option<Instant>>,
+    nothing_counts_after: Duration,
     node: Node,
 }
 
@@ -439,6 +466,8 @@ impl LiveSettings {
             current: RwLock::default(),
             at_start: OnceLock::new(),
             refused: Mutex::default(),
+            nothing_since: Mutex::default(),
+            nothing_counts_after: NOTHING_COUNTS_AFTER,
             node,
         };
         live.reload();
@@ -480,12 +509,24 @@ impl LiveSettings {
         files.map(|file| file.parent().unwrap_or(Path::new("/")).to_path_buf()).collect()
     }
 
-    /// Reads the file again; true when something changed. A file that is refused changes nothing.
+    /// The time until [`LiveSettings::reload`] is to be called though nobody touches the file: it is absent or empty, and means the
+    /// defaults if it still is then.
+    pub fn reload_in(&self) -> Option<Duration> {
+        let since = *self.nothing_since.lock();
+        since.map(|since| self.nothing_counts_after.saturating_sub(since.elapsed()))
+    }
+
+    /// Reads the file again; true when something changed. A file that is refused changes nothing, and one that has become absent or empty
+    /// nothing [yet](LiveSettings::reload_in).
     pub fn reload(&self) -> bool {
-        let loaded = Settings::load(&self.path);
+        let stated = Settings::stated(&self.path);
         let mut refused = self.refused.lock();
-        match loaded {
-            Ok(settings) => {
+        if self.may_be_at_work_on(&stated) {
+            return false;
+        }
+        match stated {
+            Ok(stated) => {
+                let settings = stated.unwrap_or_default();
                 *refused = None;
                 self.node.settings_refused.set(0);
                 let changed = *self.current() != settings;
@@ -506,6 +547,25 @@ impl LiveSettings {
                 false
             }
         }
+    }
+
+    /// True while somebody may have emptied the file, or moved it away, to write it again, and the defaults are not in force.
+    fn may_be_at_work_on(&self, stated: &Result<Option<Settings>, SettingsError>) -> bool {
+        let mut since = self.nothing_since.lock();
+        if !matches!(stated, Ok(None)) || *self.current() == Settings::default() {
+            *since = None;
+            return false;
+        }
+        let first = *since.get_or_insert_with(|| {
+            let after_s = self.nothing_counts_after.as_secs();
+            warn!(path = %self.path.display(), after_s, "the configuration is gone or empty, which means the defaults if it stays so; until then what was in force goes on (to have the defaults at once, write {{}} there)");
+            Instant::now()
+        });
+        let still = first.elapsed() < self.nothing_counts_after;
+        if !still {
+            *since = None;
+        }
+        still
     }
 
     fn tell_what_awaits_a_restart(&self, settings: &Settings) {

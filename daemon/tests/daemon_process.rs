@@ -299,6 +299,30 @@ fn r07_r08_networks_and_configuration_are_watched_and_broken_files_are_told_and_
 }
 
 #[test]
+fn r08_a_configuration_that_is_emptied_counts_if_it_stays_so_and_not_while_it_is_written_anew() {
+    let node = Node::new();
+    let config = node.path("config.yaml");
+    fs::write(&config, "del: wait\n").unwrap();
+    let _daemon = node.start();
+    let del = || node.get("/v1/status")["daemon"]["settings"]["del"].clone();
+    let goes_on = || {
+        let limit = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < limit {
+            assert_eq!(del(), "wait");
+            sleep(Duration::from_millis(10));
+        }
+    };
+    fs::write(&config, "").unwrap();
+    goes_on();
+    fs::write(&config, "del: wait\n").unwrap();
+    goes_on();
+    fs::remove_file(&config).unwrap();
+    goes_on();
+    // Nobody touches it any more: the daemon itself looks again.
+    until("the defaults are in force", || del() == "early");
+}
+
+#[test]
 fn r07_the_plugin_directory_is_watched_and_a_plugin_that_comes_is_missing_no_longer() {
     let node = Node::new();
     fs::create_dir_all(node.path("bin")).unwrap();

@@ -75,6 +75,19 @@ fn a_definition_of_another_namespace_is_judged_by_its_own_and_isolation_is_told(
 }
 
 #[test]
+fn a_quoted_definition_whose_lines_are_indented_no_more_than_its_key_is_decided_about() {
+    let config = "{\n  \"cniVersion\": \"1.0.0\",\n\"type\": \"macvlan\", \"master\": \"ens1f0\"\n}";
+    for (quote, escaped) in [("'", "\""), ("\"", "\\\"")] {
+        let config = config.replace('"', escaped);
+        let object = format!(
+            "kind: NetworkAttachmentDefinition\nmetadata: {{name: n}}\nspec:\n  config: {quote}{config}{quote}\n"
+        );
+        let (status, told) = check(node(POLICY).path(), &object, &["--namespace", "radio-a"]);
+        assert!(status == Some(0) && told.contains("allowed: interface macvlan"), "{object}: {told}");
+    }
+}
+
+#[test]
 fn what_cannot_be_read_is_no_decision_and_has_a_status_of_its_own() {
     let good = r#"{"cniVersion":"1.0.0","name":"n","type":"macvlan"}"#;
     let table = [

@@ -20,5 +20,5 @@ pub use cluster::{Cluster, ClusterError, Definition, KnownDefinition, LegacyNetw
 pub use pod::{Pod, PodRef, SharedDirVolume, says_of_networks};
 pub use watched::{
     Access, ApiServer, Health, Requests, Right, Settings, StartError, TokenReviewer, Verdict, WatchHealth,
-    Watched, examine_access,
+    Watched, examine_access, is_node_name,
 };

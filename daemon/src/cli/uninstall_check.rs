@@ -41,7 +41,7 @@ pub enum StillNeeded {
     },
     /// Pods have interfaces of these types.
     #[error(
-        "nothing was uninstalled: {number} of the pods' interfaces can only be taken down by Fairlead ({shown}); delete those pods first (fairleadd attachments lists them), or --force leaves them to the plugins that were there before"
+        "nothing was uninstalled: {number} of the pods' interfaces are on record with Fairlead ({shown}); delete those pods first (fairleadd attachments lists them). --force leaves them to the restored plugins, which take down links of the types macvlan, ipvlan, vlan and dummy; VFs of pools, vhost-user ports and pods' networks only Fairlead can undo"
     )]
     Attached {
         /// How many there are.

@@ -150,7 +150,9 @@ fn pools(socket: &Path) -> Vec<Finding> {
 /// status did.
 fn orphans(socket: &Path) -> Finding {
     match get(socket, "/v1/orphans").as_ref().map(Value::as_array) {
-        Ok(Some(orphans)) if orphans.is_empty() => good("addresses", "no orphans"),
+        Ok(Some(orphans)) if orphans.is_empty() => {
+            good("addresses", "no orphans in the directories of host-local that the daemon has used")
+        }
         Ok(Some(orphans)) => {
             let seen =
                 format!("{} host-local allocations belong to no container that is known here", orphans.len());

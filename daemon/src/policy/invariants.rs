@@ -7,6 +7,7 @@ use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::sriov;
 use fairlead_cni::config::userspace::SharedDir;
 use fairlead_cni::config::vhost_user::Place;
+use fairlead_cni::go_json::folded;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -14,6 +15,9 @@ use super::data_dir::root_of;
 use super::definition::{executed_data_dir, names_data_dir};
 use super::refusal::shown;
 use super::{Addresses, Interface, Link, PolicySettings, Refusal, Tenant};
+use crate::conf_dir::META_PLUGINS;
+use crate::engine::kinds::BUILT_IN;
+use crate::own_executable::ORIGINAL;
 
 /// The most range sets of host-local.
 const MAX_RANGE_SETS: usize = 16;
@@ -46,7 +50,8 @@ impl About<'_> {
         Refusal::Never { namespace, key: self.interface.key(key), value, why, remedy: remedy.to_owned() }
     }
 
-    /// Programs that would be executed are listed, and are told of no file of the host.
+    /// Programs that would be executed are listed, make nothing that is judged where Fairlead makes it, and are told of no file of
+    /// the host.
     fn executes(&self, settings: &PolicySettings) -> Result<(), Refusal> {
         let conf = &self.interface.conf;
         let own = matches!(self.interface.link, Link::Executed).then_some(("type", &conf.plugin_type));
@@ -56,20 +61,100 @@ impl About<'_> {
         };
         let programs = || own.into_iter().chain(ipam);
         for (key, program) in programs() {
-            if settings.execute.as_ref().is_some_and(|listed| !listed.contains(program)) {
-                return Err(Refusal::NotExecuted {
-                    namespace: self.tenant.namespace().to_owned(),
-                    key: self.interface.key(key),
-                    value: shown(program),
-                    allowed: settings.execute.iter().flatten().cloned().collect::<Vec<_>>().join(", "),
-                });
-            }
+            self.program(settings, key, program)?;
         }
         if programs().next().is_none() {
             return Ok(());
         }
-        // The text as it is handed over, not as it was read: the program may tell `logFile` from `LOGFILE`.
-        let mut handed_over = serde_json::from_str(&conf.raw).unwrap_or(Value::Null);
+        let handed_over = self.handed_over();
+        self.executes_no_other(settings, &handed_over)?;
+        if self.interface.executes_host_local() && names_data_dir(&handed_over) {
+            return Err(self.never(
+                "ipam.dataDir",
+                shown("dataDir"),
+                "a directory that an executed host-local would share with other namespaces",
+                "leave it out",
+            ));
+        }
+        let is_allowed = |text: &str| settings.executed_paths.iter().any(|path| path.as_os_str() == text);
+        let is_meant = |found: &Found<'_>| is_path(found.text) && (found.is_key || !is_allowed(found.text));
+        match text_in(&handed_over, "", &is_meant) {
+            Some(Found { place, text, .. }) => {
+                let why = "a path of the host for a program that is executed";
+                let remedy =
+                    "leave it out, or have the node's administrator list it in \"policy.executedPaths\"";
+                Err(self.never(&place, shown(text), why, remedy))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// One program that would be executed, and the key that names it.
+    fn program(&self, settings: &PolicySettings, key: &str, program: &str) -> Result<(), Refusal> {
+        if program.contains(ORIGINAL) {
+            return Err(self.original(key, program));
+        }
+        // Its own keys stand beside `ipam`, where nobody has read them.
+        if BUILT_IN.contains(&program) {
+            let why = "a plugin that makes interfaces, and no IPAM";
+            return Err(self.never(key, shown(program), why, "name an IPAM, such as \"host-local\""));
+        }
+        match &settings.execute {
+            Some(listed) if listed.iter().any(|one| one == program) => Ok(()),
+            Some(listed) => Err(Refusal::NotExecuted {
+                namespace: self.tenant.namespace().to_owned(),
+                key: self.interface.key(key),
+                value: shown(program),
+                allowed: listed.join(", "),
+            }),
+            None if META_PLUGINS.contains(&program) => {
+                let why = "a plugin that attaches other networks, which nobody would judge";
+                let remedy = "give each network a definition of its own, or have the node's administrator list the plugin in \
+                     \"policy.execute\" beside all others that may be executed";
+                Err(self.never(key, shown(program), why, remedy))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What is handed to a program names no other one for it to execute, whose keys nobody would judge. One that is listed may have
+    /// delegates.
+    fn executes_no_other(&self, settings: &PolicySettings, handed_over: &Value) -> Result<(), Refusal> {
+        if let Some(Found { place, text, .. }) =
+            text_in(handed_over, "", &|found| found.text.contains(ORIGINAL))
+        {
+            return Err(self.original(&place, text));
+        }
+        // `delegate` of flannel, `delegates` of Multus under whatever name.
+        let is_delegates_type = |found: &Found<'_>| {
+            let place = folded(&found.place);
+            !found.is_key && place.starts_with("delegate") && place.ends_with(".type")
+        };
+        match text_in(handed_over, "", &is_delegates_type) {
+            Some(Found { place, text, .. }) if settings.execute.is_none() => {
+                let why = "a plugin that another one would execute, and nobody would judge";
+                let remedy = "leave it out, or have the node's administrator list the one that executes it in \"policy.execute\" \
+                     beside all others that may be executed";
+                Err(self.never(&place, shown(text), why, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn original(&self, key: &str, value: &str) -> Refusal {
+        let why = "the name by which the node keeps a plugin whose place Fairlead has taken, and nobody would judge its keys";
+        self.never(
+            key,
+            shown(value),
+            why,
+            &format!("leave out {ORIGINAL:?}: Fairlead serves the type itself"),
+        )
+    }
+
+    /// The text as it is handed over, not as it was read: the program may tell `logFile` from `LOGFILE`. What is not the tenant's is
+    /// left out.
+    fn handed_over(&self) -> Value {
+        let mut handed_over = serde_json::from_str(&self.interface.conf.raw).unwrap_or(Value::Null);
         // A tenant's own text never has this key (`definition.rs`): what stands there is the runtime's.
         if let Value::Object(keys) = &mut handed_over {
             keys.remove("runtimeConfig");
@@ -81,24 +166,7 @@ impl About<'_> {
         {
             ipam.remove("dataDir");
         }
-        if self.interface.executes_host_local() && names_data_dir(&handed_over) {
-            return Err(self.never(
-                "ipam.dataDir",
-                shown("dataDir"),
-                "a directory that an executed host-local would share with other namespaces",
-                "leave it out",
-            ));
-        }
-        let is_allowed = |text: &str| settings.executed_paths.iter().any(|path| path.as_os_str() == text);
-        match path_in(&handed_over, "", &is_allowed) {
-            Some((key, path)) => {
-                let why = "a path of the host for a program that is executed";
-                let remedy =
-                    "leave it out, or have the node's administrator list it in \"policy.executedPaths\"";
-                Err(self.never(&key, shown(path), why, remedy))
-            }
-            None => Ok(()),
-        }
+        handed_over
     }
 
     fn link(&self) -> Result<(), Refusal> {
@@ -222,30 +290,32 @@ pub fn data_dir_root<'s>(
     })
 }
 
-/// The first text or key in a tree that is, or has in it, a path of the host: absolute, upwards, or a URL of a file or socket. A
-/// relative one leads to nothing: what a tenant's definition has executed works in an empty directory. A text that `is_allowed`
-/// as a whole is none.
-fn path_in<'v>(
-    value: &'v Value,
-    place: &str,
-    is_allowed: &dyn Fn(&str) -> bool,
-) -> Option<(String, &'v str)> {
+/// A text or a key in a tree, and where it stands.
+struct Found<'v> {
+    place: String,
+    text: &'v str,
+    is_key: bool,
+}
+
+/// The first text or key in a tree that `is_meant`.
+fn text_in<'v>(value: &'v Value, place: &str, is_meant: &dyn Fn(&Found<'_>) -> bool) -> Option<Found<'v>> {
     match value {
-        Value::String(text) => {
-            (is_path(text) && !is_allowed(text)).then(|| (place.to_owned(), text.as_str()))
-        }
+        Value::String(text) => Some(Found { place: place.to_owned(), text, is_key: false }).filter(is_meant),
         Value::Array(items) => {
-            let at_place = |(at, item)| path_in(item, &format!("{place}[{at}]"), is_allowed);
+            let at_place = |(at, item)| text_in(item, &format!("{place}[{at}]"), is_meant);
             items.iter().enumerate().find_map(at_place)
         }
         Value::Object(keys) => keys.iter().find_map(|(key, value)| {
             let below = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
-            if is_path(key) { Some((below, key.as_str())) } else { path_in(value, &below, is_allowed) }
+            let found = Found { place: below, text: key, is_key: true };
+            if is_meant(&found) { Some(found) } else { text_in(value, &found.place, is_meant) }
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
+/// Whether a text is, or has in it, a path of the host: absolute, upwards, or a URL of a file or socket. A relative one leads to
+/// nothing: what a tenant's definition has executed works in an empty directory.
 fn is_path(text: &str) -> bool {
     let text = text.trim_start();
     let scheme = text.get(..5).unwrap_or_default().to_ascii_lowercase();

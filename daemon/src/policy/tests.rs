@@ -134,6 +134,62 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
 }
 
 #[test]
+fn no_program_makes_for_a_tenant_what_is_judged_where_fairlead_makes_it() {
+    let open = PolicySettings::default();
+    let listed = settings(
+        "{execute: [host-device.fairlead-original, host-device, multus, flannel, bridge, whatever]}",
+    );
+    let ipam = |kind: &str| plugin("macvlan", &format!(r#""device":"eth0","ipam":{{"type":"{kind}"}}"#));
+    let original = "host-device.fairlead-original";
+    let delegates = format!(r#""delegates":[{{"type":"{original}","device":"eth0"}}]"#);
+    for (text, key) in [
+        (plugin(original, r#""device":"eth0""#), "\"type\""),
+        (plugin(".host-device.fairlead-original.fairlead-keep", ""), "\"type\""),
+        (ipam(original), "\"ipam.type\""),
+        (plugin("bridge", &format!(r#""ipam":{{"type":"{original}"}}"#)), "\"ipam.type\""),
+        (
+            json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "dummy"}, {"type": original}]})
+                .to_string(),
+            "\"plugins[1].type\"",
+        ),
+        (plugin("multus", &delegates), "\"delegates[0].type\""),
+        (plugin("whatever", r#""a":{"b":"host-device\u002efairlead-original"}"#), "\"a.b\""),
+    ] {
+        // Multus itself is refused first where it is not listed.
+        if !text.contains("multus") {
+            refused(&open, &text, &[key, "fairlead-original", "Fairlead serves the type itself"]);
+        }
+        refused(&listed, &text, &[key, "fairlead-original", "Fairlead serves the type itself"]);
+    }
+    for policy in [&open, &listed] {
+        refused(policy, &ipam("host-device"), &["\"ipam.type\"", "\"host-device\"", "no IPAM"]);
+        refused(policy, &plugin("bridge", r#""ipam":{"type":"host-device"}"#), &["\"ipam.type\"", "no IPAM"]);
+    }
+    for kind in ["multus", "multus-shim", "danm", "genie"] {
+        let parts = [kind, "attaches other networks", "policy.execute"];
+        refused(&open, &plugin(kind, ""), &[&parts[..], &["\"type\""]].concat());
+        refused(&open, &ipam(kind), &[&parts[..], &["\"ipam.type\""]].concat());
+    }
+    let delegate = |key: &str, value: &str| format!(r#""{key}":{value}"#);
+    let host_device = r#"{"type":"host-device","device":"eth0"}"#;
+    for (keys, place) in [
+        (delegate("delegate", host_device), "delegate.type"),
+        (delegate("DeleGate", host_device), "DeleGate.type"),
+        (delegate("delegates", &format!("[{host_device}]")), "delegates[0].type"),
+        (
+            delegate("delegates", &format!(r#"[{{"plugins":[{host_device}]}}]"#)),
+            "delegates[0].plugins[0].type",
+        ),
+    ] {
+        let text = plugin("flannel", &keys);
+        refused(&open, &text, &[&*format!("\"{place}\""), "\"host-device\"", "policy.execute"]);
+        assert_eq!(judged(&listed, &text), Ok(()), "the administrator has listed it");
+    }
+    assert_eq!(judged(&listed, &plugin("multus", "")), Ok(()));
+    assert_eq!(judged(&open, &plugin("flannel", r#""delegate":{"hairpinMode":true}"#)), Ok(()));
+}
+
+#[test]
 fn a_program_that_is_executed_is_told_of_the_very_paths_that_the_administrator_has_listed() {
     let paths = vec!["/tmp/whereabouts.log".into(), "/etc/cni/net.d/whereabouts.d".into()];
     let listed = PolicySettings { executed_paths: paths, ..PolicySettings::default() };

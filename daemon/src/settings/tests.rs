@@ -14,7 +14,7 @@ fn pool(text: &str) -> Result<Vec<PoolSettings>, String> {
 fn every_key_is_read() {
     let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
                 dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\nfunctionWait: 20s\n\
-                kubelet:\n  dir: /data/kubelet\n\
+                kubelet:\n  dir: /data/kubelet\nnodeName: node-1.example\n\
                 pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n\
                 devicePluginResourcePrefix: openshift.io\n\
                 install: {cni: present, clusterNetwork: pods}\n\
@@ -32,6 +32,7 @@ fn every_key_is_read() {
         reap_after: Span(Duration::from_millis(500)),
         function_wait: Span(Duration::from_secs(20)),
         kubelet: Kubelet { dir: "/data/kubelet".into() },
+        node_name: Some("node-1.example".into()),
         pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
         device_plugin_config: Some("/etc/pcidp/config.json".into()),
         device_plugin_resource_prefix: "openshift.io".to_owned().try_into().unwrap(),
@@ -101,6 +102,9 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         ),
         ("devicePluginResourcePrefix: ''\n", ":1: ", "devicePluginResourcePrefix"),
         ("devicePluginResourcePrefix: a.b/c\n", ":1: ", "give a domain in small letters"),
+        ("del: early\nnodeName: ''\n", ":2: ", "\"\" is not the name of a node: give one that"),
+        ("nodeName: Bad Name\n", ":1: ", "\"Bad Name\" is not the name of a node"),
+        ("nodeName: node_1\n", ":1: ", "or leave it out"),
         ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
         ("kubelet:\n  root: /x\n", ":2: ", "root"),
         ("policy:\n  lendable: [\"ens1f*\"]\n", ":2: ", "\"ens1f*\" is no name of an interface"),
@@ -164,7 +168,10 @@ fn r08_a_file_that_is_refused_at_the_start_is_told_from_one_that_is_not_there() 
     for part in ["refused since the start", "config.yaml:1: ", "maybe", "put it right"] {
         assert!(told.contains(part), "{part}: {told}");
     }
+    // Emptied, it may be about to be put right.
     std::fs::write(&path, "").unwrap();
+    assert!(!live.reload() && live.current().unread && live.loaded().is_err());
+    std::fs::write(&path, "{}\n").unwrap();
     assert!(live.reload() && !live.current().unread && live.loaded().is_ok());
     // What is refused later leaves in force what was read.
     std::fs::write(&path, "del: maybe\n").unwrap();
@@ -223,6 +230,49 @@ fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
     assert!(live.reload());
     assert_eq!((live.current().del, live.refused()), (DelAnswer::Early, None));
     assert_eq!(live.node.settings_refused.get(), 0, "the metric");
+}
+
+#[test]
+fn r08_a_file_that_is_emptied_or_moved_away_and_written_again_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    write("del: wait\n");
+    let live = LiveSettings::new(&path, Node::default());
+    for nothing in [Some(""), Some("# nothing yet\n"), None] {
+        match nothing {
+            Some(text) => write(text),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        assert!(!live.reload() && !live.reload(), "{nothing:?}");
+        assert_eq!((live.current().del, live.refused()), (DelAnswer::Wait, None), "{nothing:?}");
+        assert!(live.reload_in().unwrap() > Duration::ZERO);
+        write("del: wait\n");
+        assert!(!live.reload() && live.reload_in().is_none(), "{nothing:?}");
+    }
+    write("");
+    assert!(!live.reload());
+    write("del: maybe\n");
+    assert!(!live.reload() && live.refused().is_some() && live.reload_in().is_none());
+    write("{}\n");
+    assert!(live.reload(), "who writes this wants the defaults");
+}
+
+#[test]
+fn r08_a_file_that_stays_away_means_the_defaults_after_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, "del: wait\n").unwrap();
+    let live = LiveSettings::new(&path, Node::default());
+    let live = LiveSettings { nothing_counts_after: Duration::from_millis(200), ..live };
+    std::fs::remove_file(&path).unwrap();
+    assert!(!live.reload());
+    std::thread::sleep(live.reload_in().unwrap());
+    assert!(live.reload());
+    assert_eq!(*live.current(), Settings::default());
+    assert!(live.reload_in().is_none());
+    std::fs::write(&path, "").unwrap();
+    assert!(!live.reload() && live.reload_in().is_none(), "the defaults are in force");
 }
 
 #[test]

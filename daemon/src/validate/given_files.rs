@@ -33,7 +33,7 @@ impl Given {
             let reason = "standard input is empty".to_owned();
             return Err(PolicyCheckError::Content { file, reason });
         }
-        Ok(Given { objects: policy_check::objects_in(&text), file, text })
+        Ok(Given { objects: policy_check::objects_in(&text, &file)?, file, text })
     }
 }
 

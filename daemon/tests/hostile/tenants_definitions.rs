@@ -2,7 +2,7 @@
 //! network, what it forbids changes nothing.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -142,6 +142,30 @@ fn what_a_tenants_definition_may_not_have_is_refused_and_changes_nothing() {
     assert!(code == 7 && text.contains("other"), "{text}");
     assert_eq!(rig.leftovers(&[&pod]), before);
     assert_eq!(names(&data), [] as [&str; 0]);
+}
+
+#[test]
+fn no_tenant_executes_a_plugin_whose_place_fairlead_has_taken() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    let pod = rig.pod("p");
+    let before = rig.leftovers(&[&pod]);
+    let (kept, ran) = (rig.path("bin/host-device.fairlead-original"), rig.path("ran"));
+    fs::write(&kept, format!("#!/bin/sh\ntouch {}\n", ran.display())).unwrap();
+    fs::set_permissions(&kept, fs::Permissions::from_mode(0o755)).unwrap();
+    let original = "host-device.fairlead-original";
+    for definition in [
+        json!({ "cniVersion": "1.0.0", "name": "net", "type": original, "device": "eth0" }),
+        json!({
+            "cniVersion": "1.0.0", "name": "net", "type": "macvlan", "master": "eth0", "device": "eth0",
+            "ipam": { "type": original },
+        }),
+    ] {
+        let (code, text) = refused(&call(&rig, "c1", &pod, "radio-a", &definition).add());
+        assert!(code == 7 && text.contains(original) && text.contains("Fairlead serves"), "{code} {text}");
+    }
+    assert!(!ran.exists(), "it was executed");
+    assert_eq!(rig.leftovers(&[&pod]), before);
 }
 
 #[test]

@@ -275,6 +275,41 @@ fn a_file_of_another_program_is_not_taken_for_the_daemons_configuration() {
 }
 
 #[test]
+fn a_manifest_that_is_no_yaml_is_not_taken_for_the_daemons_configuration() {
+    let host = host();
+    let file = host.path().join("nad.yaml");
+    let metadata = "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {name: a}\n";
+    for rest in ["spec:\n  config: '{\"type\": \"macvlan\"\n", "spec:\n  config: \"{}\" x\n"] {
+        fs::write(&file, format!("{metadata}{rest}")).unwrap();
+        let (code, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(code == Some(1) && told.len() == 1 && told[0].0 == "wrong", "{rest}: {told:?}");
+        assert!(told[0].1.starts_with("file: ") && told[0].1.contains("line 5"), "{rest}: {told:?}");
+    }
+    // The daemon's own one is still judged as what it is.
+    fs::write(&file, "logLevel: 'debug\n").unwrap();
+    let (_, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+    assert!(told.len() == 1 && told[0].1.starts_with("configuration: "), "{told:?}");
+}
+
+#[test]
+fn a_quoted_definition_whose_lines_are_indented_no_more_than_its_key_is_read_as_kubectl_reads_it() {
+    let host = host();
+    let file = host.path().join("nads.yaml");
+    let nad = |name: &str, mode: &str| {
+        format!(
+            "---\napiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: {name}\nspec:\n  config: '{{\n  \
+             \"cniVersion\": \"1.0.0\",\n\n\"type\": \"macvlan\",\n    \"mode\": \"{mode}\", \"ipam\": {{}}\n}}'\n"
+        )
+    };
+    for (second, status) in [("bridge", 0), ("brigde", 1)] {
+        fs::write(&file, nad("a", "bridge") + &nad("b", second)).unwrap();
+        let (code, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        let is_told = told.iter().any(|(_, text)| text.contains("brigde"));
+        assert!(code == Some(status) && is_told == (status == 1), "{told:?}");
+    }
+}
+
+#[test]
 fn files_as_kubectl_takes_them_are_judged_object_by_object() {
     let host = host();
     let nad = |name: &str, mode: &str| {

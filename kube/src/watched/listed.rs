@@ -23,9 +23,9 @@ impl<V> Listed<V> {
         self.entries.get(name).map(|(value, seen)| (value, *seen != FROM_SNAPSHOT))
     }
 
-    /// Takes what the API, or before its first list the snapshot, says of an object.
-    pub(super) fn apply(&mut self, name: ObjectName, value: V) {
-        self.entries.insert(name, (value, self.round));
+    /// Takes what the API, or before its first list the snapshot, says of an object; answers what was known of it.
+    pub(super) fn apply(&mut self, name: ObjectName, value: V) -> Option<V> {
+        self.entries.insert(name, (value, self.round)).map(|(value, _)| value)
     }
 
     /// Takes the deletion of an object; answers what was known of it.

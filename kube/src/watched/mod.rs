@@ -10,6 +10,7 @@ mod blocking_threads;
 mod client;
 mod events;
 mod listed;
+mod namespace_shares;
 mod object;
 mod pods;
 mod reports;
@@ -70,11 +71,19 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The node's name is not one: it would select other pods than this node's.
-    #[error("`{0}` is not the name of a node; set NODE_NAME from `spec.nodeName` (downward API)")]
+    #[error(
+        "`{0}` is not the name of a node; set `nodeName`, or NODE_NAME by the downward API (`spec.nodeName`)"
+    )]
     NodeName(String),
     /// The thread, or its runtime, cannot be made.
     #[error("the thread that watches the API server cannot be started")]
     Thread(#[source] io::Error),
+}
+
+/// True for a text that can be the name of a node: in a selector it stands for that node alone.
+pub fn is_node_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    !text.is_empty() && text.chars().all(plain)
 }
 
 /// How it stands with a watch.
@@ -129,8 +138,7 @@ impl Watched {
     /// # Errors
     /// The node's name is none, or there is no thread.
     pub fn start(settings: Settings) -> Result<Watched, StartError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-        if settings.node.is_empty() || !settings.node.chars().all(plain) {
+        if !is_node_name(&settings.node) {
             return Err(StartError::NodeName(settings.node));
         }
         let mut wanted = vec![Kind::Pods, Kind::Definitions, Kind::LegacyNetworks];

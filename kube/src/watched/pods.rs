@@ -102,14 +102,19 @@ impl Pods {
         (known.seen != FROM_SNAPSHOT).then_some(known.api.network_status)
     }
 
-    /// Takes what the API says of a pod. One of the same name with another uid has come to its end.
-    pub(super) fn apply(&mut self, api: ApiPod) {
+    /// Takes what the API says of a pod. One of the same name with another uid has come to its end. Answers whether the snapshot
+    /// has something else now.
+    pub(super) fn apply(&mut self, api: ApiPod) -> bool {
         let name = (api.pod.id.namespace.clone(), api.pod.id.name.clone());
-        let new = Present { api, seen: self.round };
-        let Some(old) = self.present.insert(name.clone(), new) else { return };
-        if self.present.get(&name).is_some_and(|new| new.uid() != old.uid()) {
+        let (pod, runtime_uid) = (Arc::clone(&api.pod), api.runtime_uid.clone());
+        let Some(old) = self.present.insert(name.clone(), Present { api, seen: self.round }) else {
+            return true;
+        };
+        let changed = old.api.pod != pod || old.api.runtime_uid != runtime_uid;
+        if old.api.pod.id.uid != pod.id.uid {
             self.remember(name, old.api);
         }
+        changed
     }
 
     /// Takes a pod from the snapshot.
@@ -118,13 +123,15 @@ impl Pods {
         self.present.entry(name).or_insert(Present { api, seen: FROM_SNAPSHOT });
     }
 
-    /// Takes the deletion of a pod. One of the same name with another uid stays.
-    pub(super) fn delete(&mut self, api: ApiPod) {
+    /// Takes the deletion of a pod. One of the same name with another uid stays. Answers whether it was known.
+    pub(super) fn delete(&mut self, api: ApiPod) -> bool {
         let name = (api.pod.id.namespace.clone(), api.pod.id.name.clone());
-        if self.present.get(&name).is_some_and(|known| known.api.pod.id.uid == api.pod.id.uid) {
+        let known = self.present.get(&name).is_some_and(|known| known.api.pod.id.uid == api.pod.id.uid);
+        if known {
             self.present.remove(&name);
         }
         self.remember(name, api);
+        known
     }
 
     /// A list of all pods begins.
@@ -240,6 +247,21 @@ mod tests {
             Found::Present { confirmed: true, .. }
         ));
         assert_eq!(pods.len(), 1);
+    }
+
+    #[test]
+    fn another_network_status_changes_nothing_of_the_snapshot_and_another_annotation_uid_or_the_end_does() {
+        let mut pods = Pods::default();
+        let with_status = |status, uid| ApiPod { network_status: status, ..api("a", "p", uid) };
+        assert!(pods.apply(with_status(None, "1")));
+        assert!(!pods.apply(with_status(Some(1), "1")) && !pods.apply(with_status(Some(2), "1")));
+        let mut annotated = api("a", "p", "1");
+        let annotations = BTreeMap::from([("fairlead/x".to_owned(), "y".to_owned())]);
+        annotated.pod = Arc::new(Pod { annotations, ..Pod::clone(&annotated.pod) });
+        assert!(pods.apply(annotated.clone()) && !pods.apply(annotated));
+        assert!(pods.apply(api("a", "p", "2")));
+        assert!(!pods.delete(api("a", "p", "1")), "its successor stays");
+        assert!(pods.delete(api("a", "p", "2")) && !pods.delete(api("a", "p", "2")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the callers' threads and the cluster's own thread share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,27 +71,30 @@ impl Known {
         }
     }
 
-    /// Takes what the API says of an object.
-    pub(super) fn apply(&mut self, kind: Kind, object: Object) {
+    /// Takes what the API says of an object. Answers whether the snapshot has something else now.
+    pub(super) fn apply(&mut self, kind: Kind, object: Object) -> bool {
         let name = (object.metadata.namespace.clone(), object.metadata.name.clone());
         match kind {
             Kind::Pods => self.pods.apply(object.into_pod()),
             Kind::Definitions => self.definitions.apply(name, object.into_definition().map(Arc::new)),
             Kind::LegacyNetworks => {
-                self.legacy_networks.apply(name, object.into_legacy_network().map(Arc::new));
+                self.legacy_networks.apply(name, object.into_legacy_network().map(Arc::new))
             }
-            Kind::Namespaces => self.namespaces.apply(name, Arc::new(object.into_labels())),
+            Kind::Namespaces => {
+                let labels = Arc::new(object.into_labels());
+                self.namespaces.apply(name, Arc::clone(&labels)) != Some(labels)
+            }
         }
     }
 
-    /// Takes the deletion of an object.
-    pub(super) fn delete(&mut self, kind: Kind, object: Object) {
+    /// Takes the deletion of an object. Answers whether the snapshot has something else now.
+    pub(super) fn delete(&mut self, kind: Kind, object: Object) -> bool {
         let name = (object.metadata.namespace.clone(), object.metadata.name.clone());
         match kind {
             Kind::Pods => self.pods.delete(object.into_pod()),
             Kind::Definitions => self.definitions.delete(&name),
             Kind::LegacyNetworks => self.legacy_networks.delete(&name),
-            Kind::Namespaces => drop(self.namespaces.delete(&name)),
+            Kind::Namespaces => self.namespaces.delete(&name).is_some(),
         }
     }
 
@@ -150,6 +153,8 @@ pub(super) struct Shared {
     pub(super) reports: Mutex<Reports>,
     pub(super) warnings: Mutex<Warnings>,
     pub(super) counts: Arc<Counts>,
+    /// Of these namespaces the snapshot does not have everything.
+    pub(super) left_out: Mutex<BTreeSet<String>>,
     /// Each wakes one task of the cluster's thread.
     pub(super) wake: Wake,
 }
@@ -184,6 +189,7 @@ impl Shared {
             reports: Mutex::default(),
             warnings: Mutex::default(),
             counts: Arc::default(),
+            left_out: Mutex::default(),
             wake: Wake::default(),
         }
     }

@@ -4,7 +4,7 @@
 //! Both are a memory, never the truth: what is damaged, of a newer version or of another node is told and passed over, and what the
 //! API's first list does not have goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crc32fast::Hasher;
+use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::namespace_shares::Lengths;
 use super::object::ApiPod;
 use super::reports::Whether;
 use super::shared::{Known, Shared};
@@ -30,12 +32,21 @@ const MAGIC: &str = "fairlead-cluster";
 const VERSION: u32 = 1;
 /// A longer file is not read, in bytes.
 const LONGEST: u64 = 64 << 20;
+/// What is written of the objects of all namespaces together, in bytes: the rest is the first line, the node, and the lists' names.
+const OF_OBJECTS: u64 = LONGEST - (64 << 10);
+/// So many namespaces at most are named in a line of the log.
+const MOST_NAMED: usize = 10;
 /// The names of the files.
 const KNOWN: &str = "cluster-snapshot.json";
 const REPORTS: &str = "cluster-reports.json";
 /// Changes are collected for this long before they are written.
 const KNOWN_EVERY: Duration = Duration::from_secs(1);
 const REPORTS_EVERY: Duration = Duration::from_millis(50);
+/// After a write of what is known there is none for so many times as long as it took: a tenant who changes an object for ever keeps
+/// the node's disk busy for a hundredth of the time at most.
+const PAUSE_PER_WRITE: u32 = 100;
+/// However long a write took, what has changed is written this soon.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// What could not be written is tried again after so many times as long, where nothing changes before.
 const TRIED_AGAIN: u32 = 100;
 
@@ -116,6 +127,21 @@ impl SavedKnown {
         }
     }
 
+    /// Leaves out what there is no room for in so many bytes; answers the namespaces of which something is left out.
+    fn shorten(&mut self, room: u64) -> BTreeSet<String> {
+        let mut lengths = Lengths::default();
+        self.pods.iter().for_each(|pod| lengths.add(&pod.pod.id.namespace, pod));
+        self.definitions.iter().for_each(|definition| lengths.add(&definition.namespace, definition));
+        self.legacy_networks.iter().for_each(|network| lengths.add(&network.namespace, network));
+        self.namespaces.iter().for_each(|(name, labels)| lengths.add(name, &(name, labels)));
+        let Some(mut shares) = lengths.shares(room) else { return BTreeSet::new() };
+        self.pods.retain(|pod| shares.takes(&pod.pod.id.namespace, pod));
+        self.definitions.retain(|definition| shares.takes(&definition.namespace, definition));
+        self.legacy_networks.retain(|network| shares.takes(&network.namespace, network));
+        self.namespaces.retain(|name, labels| shares.takes(name, &(name, &*labels)));
+        shares.left_out()
+    }
+
     fn restore(self, known: &mut Known) {
         for SavedPod { pod, runtime_uid } in self.pods {
             known.pods.restore(ApiPod { pod, runtime_uid, network_status: None });
@@ -132,31 +158,37 @@ impl SavedKnown {
     }
 }
 
-/// Saves what the watches know, a second after it changes, until the task is ended.
+/// Saves what the watches know, a second after it changes, or later where writing takes long, until the task is ended.
 pub(super) async fn save_known(dir: Arc<Path>, shared: Arc<Shared>) {
-    save(&shared.wake.snapshot, KNOWN_EVERY, || write_known(Arc::clone(&dir), Arc::clone(&shared))).await;
+    let write = || write_known(Arc::clone(&dir), Arc::clone(&shared));
+    save(&shared.wake.snapshot, KNOWN_EVERY, LONGEST_PAUSE, write).await;
 }
 
 /// Saves the reports that wait, as soon as they change, until the task is ended.
 pub(super) async fn save_reports(dir: Arc<Path>, shared: Arc<Shared>) {
-    save(&shared.wake.saved_reports, REPORTS_EVERY, || write_reports(Arc::clone(&dir), Arc::clone(&shared)))
-        .await;
+    let write = || write_reports(Arc::clone(&dir), Arc::clone(&shared));
+    save(&shared.wake.saved_reports, REPORTS_EVERY, REPORTS_EVERY, write).await;
 }
 
-async fn save<F, W>(wake: &Notify, every: Duration, write: F)
+async fn save<F, W>(wake: &Notify, every: Duration, longest_pause: Duration, write: F)
 where
     F: Fn() -> W,
     W: FnOnce() -> io::Result<()> + Send + 'static,
 {
     let mut told = false;
+    let mut not_before = Instant::now();
     loop {
         if told {
             let _ = timeout(every * TRIED_AGAIN, wake.notified()).await;
         } else {
             wake.notified().await;
         }
-        sleep(every).await;
+        sleep_until(not_before.max(Instant::now() + every)).await;
+        // What has changed since is in this write, too.
+        let _ = wake.notified().now_or_never();
+        let begun = Instant::now();
         let written = spawn_blocking(write()).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        not_before = Instant::now() + (begun.elapsed() * PAUSE_PER_WRITE).min(longest_pause);
         if let Err(error) = &written
             && !told
         {
@@ -168,9 +200,24 @@ where
 
 fn write_known(dir: Arc<Path>, shared: Arc<Shared>) -> impl FnOnce() -> io::Result<()> + Send + 'static {
     move || {
-        let saved = SavedKnown::of(&shared.node, &shared.known.lock());
+        let mut saved = SavedKnown::of(&shared.node, &shared.known.lock());
+        tell_left_out(&shared, saved.shorten(OF_OBJECTS));
         store(&dir.join(KNOWN), &saved)
     }
+}
+
+/// Tells the namespaces of which not everything is saved, once.
+fn tell_left_out(shared: &Shared, now: BTreeSet<String>) {
+    let mut told = shared.left_out.lock();
+    let news: Vec<_> = now.difference(&told).take(MOST_NAMED).map(String::as_str).collect();
+    if !news.is_empty() {
+        tracing::warn!(
+            namespaces = news.join(", "),
+            "these have so much text in annotations of pods and in definitions that not all of it is saved; what is not is unknown \
+             after a restart until the API server answers; shorten or delete some"
+        );
+    }
+    *told = now;
 }
 
 fn write_reports(dir: Arc<Path>, shared: Arc<Shared>) -> impl FnOnce() -> io::Result<()> + Send + 'static {
@@ -287,6 +334,71 @@ mod tests {
     use serde::ser::SerializeSeq;
 
     use super::*;
+    use crate::watched::watch_state::Kind;
+
+    const FULL_POD: usize = 256 << 10;
+
+    fn pod(namespace: &str, name: &str, annotation: String) -> ApiPod {
+        let id = PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: Some("u".to_owned()) };
+        let annotations = BTreeMap::from([("fairlead/x".to_owned(), annotation)]);
+        let pod = Arc::new(Pod { id, annotations, is_static: false, shared_dir: None });
+        ApiPod { pod, runtime_uid: None, network_status: None }
+    }
+
+    #[test]
+    fn a_namespace_with_more_than_there_is_room_for_keeps_no_other_from_being_known_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = || Arc::new(Shared::new("n".to_owned(), &[Kind::Pods, Kind::Definitions]));
+        let shared = new();
+        shared.change(|known| {
+            for n in 0..44 {
+                // JSON has six bytes for each of them.
+                known.pods.apply(pod("full", &format!("p{n}"), "\u{1}".repeat(FULL_POD)));
+            }
+            known.pods.apply(pod("small", "p", "x".to_owned()));
+            let net = Definition {
+                namespace: "small".to_owned(),
+                name: "net".to_owned(),
+                config: Some("{}".into()),
+                resource: None,
+            };
+            known.definitions.apply(("small".to_owned(), "net".to_owned()), Ok(Arc::new(net)));
+        });
+        save_all(&Arc::from(dir.path()), &shared);
+        assert_eq!(shared.left_out.lock().iter().collect::<Vec<_>>(), ["full"]);
+        let after = new();
+        restore(dir.path(), &after);
+        let known = after.known.lock();
+        let pods_of =
+            |namespace: &str| known.pods.all().filter(|api| api.pod.id.namespace == namespace).count();
+        assert_eq!((pods_of("small"), known.definitions.len()), (1, 1));
+        assert_eq!(pods_of("full"), 42, "as many as there is room for");
+    }
+
+    #[test]
+    fn a_write_that_takes_long_is_followed_by_a_pause_that_is_longer() {
+        let writes = Arc::<AtomicU32>::default();
+        let write = || {
+            let writes = Arc::clone(&writes);
+            move || {
+                std::thread::sleep(Duration::from_millis(30));
+                writes.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+        };
+        let wake = Notify::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let every = Duration::from_millis(1);
+        let changes = async {
+            for _ in 0..10_000 {
+                wake.notify_one();
+                tokio::time::sleep(every).await;
+            }
+        };
+        let both = async { tokio::join!(save(&wake, every, LONGEST_PAUSE, write), changes) };
+        runtime.block_on(async { timeout(Duration::from_secs(1), both).await }).unwrap_err();
+        assert_eq!(writes.load(Ordering::Relaxed), 1);
+    }
 
     /// Looks into the file while it is written.
     struct Long<'a>(&'a Path);
@@ -317,7 +429,7 @@ mod tests {
         wake.notify_one();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (limit, every) = (Duration::from_secs(2), Duration::from_millis(1));
-        runtime.block_on(async { timeout(limit, save(&wake, every, write)).await }).unwrap_err();
+        runtime.block_on(async { timeout(limit, save(&wake, every, every, write)).await }).unwrap_err();
         assert_eq!(tries.load(Ordering::Relaxed), 2);
     }
 

@@ -21,7 +21,7 @@ const MOST_OBJECTS: usize = 4096;
 pub(super) type Found<T> = Result<Arc<T>, String>;
 
 /// An object that a tenant makes.
-pub(super) trait TenantObject {
+pub(super) trait TenantObject: PartialEq {
     /// Several of the kind, for people.
     const PLURAL: &'static str;
 
@@ -82,13 +82,15 @@ impl<T: TenantObject> TenantObjects<T> {
         share.has_unnamed.then(|| beyond::<T>(namespace, &format!("there are more than {MOST_OBJECTS}")))
     }
 
-    /// Takes what the API, or before its first list the snapshot, says of an object.
-    pub(super) fn apply(&mut self, name: ObjectName, found: Found<T>) {
+    /// Takes what the API, or before its first list the snapshot, says of an object. Answers whether a usable one has come, changed
+    /// or gone by it.
+    pub(super) fn apply(&mut self, name: ObjectName, found: Found<T>) -> bool {
         let before = self.forget(&name);
         let share = self.shares.entry(name.0.clone()).or_default();
         if share.objects >= MOST_OBJECTS {
             (share.is_short, share.has_unnamed) = (true, true);
-            return;
+            // It was not known: one that is has its place.
+            return false;
         }
         let others_lack = share.is_short;
         let fits = share.text + text_of(&found) <= MOST_TEXT;
@@ -96,15 +98,18 @@ impl<T: TenantObject> TenantObjects<T> {
         share.is_short |= !fits;
         share.objects += 1;
         share.text += text_of(&kept);
-        self.has_room_again |= others_lack && text_of(&kept) < before;
+        self.has_room_again |= others_lack && text_of(&kept) < before.as_ref().map_or(0, text_of);
+        let changed = before.and_then(Result::ok).as_ref() != kept.as_ref().ok();
         self.listed.apply(name, kept);
+        changed
     }
 
-    /// Takes the deletion of an object.
-    pub(super) fn delete(&mut self, name: &ObjectName) {
-        self.forget(name);
+    /// Takes the deletion of an object. Answers whether it was usable.
+    pub(super) fn delete(&mut self, name: &ObjectName) -> bool {
+        let was_usable = self.forget(name).is_some_and(|known| known.is_ok());
         // It may be one of which nothing was kept: whether others still lack is known by the next list.
         self.has_room_again |= self.shares.get(&name.0).is_some_and(|share| share.is_short);
+        was_usable
     }
 
     /// A list of all objects begins.
@@ -141,12 +146,11 @@ impl<T: TenantObject> TenantObjects<T> {
         self.listed.len()
     }
 
-    /// Forgets an object; answers how much text was kept of it.
-    fn forget(&mut self, name: &ObjectName) -> usize {
-        let Some(known) = self.listed.delete(name) else { return 0 };
-        let text = text_of(&known);
-        self.give_back(&name.0, text);
-        text
+    /// Forgets an object; answers what was known of it.
+    fn forget(&mut self, name: &ObjectName) -> Option<Found<T>> {
+        let known = self.listed.delete(name)?;
+        self.give_back(&name.0, text_of(&known));
+        Some(known)
     }
 
     fn give_back(&mut self, namespace: &str, text: usize) {
@@ -214,6 +218,22 @@ mod tests {
     }
 
     #[test]
+    fn only_a_usable_object_that_comes_changes_or_goes_is_a_change() {
+        let mut objects = TenantObjects::<Definition>::default();
+        let name = name("a", "net");
+        let with = |config: &str| {
+            let (namespace, name) = name.clone();
+            Ok(Arc::new(Definition { namespace, name, config: Some(config.into()), resource: None }))
+        };
+        assert!(objects.apply(name.clone(), with("{}")) && !objects.apply(name.clone(), with("{}")));
+        assert!(objects.apply(name.clone(), with("[]")));
+        assert!(objects.apply(name.clone(), Err("it is broken".to_owned())));
+        assert!(!objects.apply(name.clone(), Err("it is broken otherwise".to_owned())));
+        assert!(!objects.delete(&name));
+        assert!(objects.apply(name.clone(), with("{}")) && objects.delete(&name));
+    }
+
+    #[test]
     fn what_is_known_stays_known_over_a_list_that_has_others_before_it() {
         let mut objects = TenantObjects::default();
         // From the snapshot.
@@ -230,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_deletion_another_text_and_a_list_without_it_are_room_that_the_next_list_uses() {
-        let delete = |objects: &mut TenantObjects<Definition>| objects.delete(&name("a", "long"));
+        let delete = |objects: &mut TenantObjects<Definition>| assert!(objects.delete(&name("a", "long")));
         let shorten = |objects: &mut TenantObjects<Definition>| put(objects, "a", "long", 1);
         let list = |objects: &mut TenantObjects<Definition>| {
             objects.begin_list();

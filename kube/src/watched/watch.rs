@@ -237,17 +237,17 @@ impl Watch {
         let Some(object) = self.parse(&text) else { return Ok(()) };
         version.clone_from(&object.metadata.resource_version);
         let (namespace, name) = (object.metadata.namespace.clone(), object.metadata.name.clone());
-        let has_room = self.shared.change(|known| {
+        let (changed, has_room) = self.shared.change(|known| {
             known.watch_mut(self.kind).heard();
-            if deleted {
-                known.delete(self.kind, object)
-            } else {
-                known.apply(self.kind, object)
-            }
-            known.takes_room(self.kind)
+            let changed =
+                if deleted { known.delete(self.kind, object) } else { known.apply(self.kind, object) };
+            (changed, known.takes_room(self.kind))
         });
         self.note_room(has_room);
-        self.shared.wake.snapshot.notify_one();
+        // Most events are of no concern to the snapshot: a pod's status, a definition's other annotations.
+        if changed {
+            self.shared.wake.snapshot.notify_one();
+        }
         if self.kind == Kind::Pods {
             self.shared.reports.lock().seen(&namespace, &name);
             self.shared.wake.reports.notify_one();

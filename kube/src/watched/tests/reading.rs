@@ -1,6 +1,7 @@
 //! Pods and definitions: as they come, as they go, and while the API server does not answer.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::thread;
 
@@ -276,6 +277,36 @@ fn what_is_known_is_on_disk_soon_after_it_is_known() {
     rig.api.apply(PODS, api_pod("a", "saved-by-itself", "u"));
     let file = rig.state_dir().join("cluster-snapshot.json");
     until("the file", || fs::read_to_string(&file).is_ok_and(|text| text.contains("saved-by-itself")));
+    drop(watched);
+}
+
+#[test]
+fn an_event_that_changes_nothing_of_what_is_saved_leaves_the_file_as_it_is() {
+    let rig = Rig::new();
+    rig.api.apply(DEFINITIONS, api_definition("a", "net", "{}"));
+    rig.api.apply(NAMESPACES, json!({ "metadata": { "name": "a", "labels": { "tier": "gold" } } }));
+    let watched = rig.synced();
+    rig.api.apply(PODS, api_pod("a", "p", "u"));
+    let file = rig.state_dir().join("cluster-snapshot.json");
+    let text = || fs::read_to_string(&file).unwrap_or_default();
+    until("the file", || text().contains("\"p\""));
+    let written = || {
+        let file = fs::metadata(&file).unwrap();
+        (file.ino(), file.modified().unwrap())
+    };
+    let before = written();
+    let mut pod = api_pod("a", "p", "u");
+    pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!("[]");
+    pod["status"] = json!({ "phase": "Running" });
+    rig.api.apply(PODS, pod);
+    let mut definition = api_definition("a", "net", "{}");
+    definition["metadata"]["annotations"] = json!({ "example.com/of-no-concern": "1" });
+    rig.api.apply(DEFINITIONS, definition);
+    rig.api.apply(NAMESPACES, json!({ "metadata": { "name": "a", "labels": { "tier": "gold" } } }));
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(written(), before);
+    rig.api.apply(DEFINITIONS, api_definition("a", "net", "{\"type\":\"macvlan\"}"));
+    until("the change in the file", || text().contains("macvlan"));
     drop(watched);
 }
 
