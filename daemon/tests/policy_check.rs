@@ -80,7 +80,7 @@ fn a_quoted_definition_whose_lines_are_indented_no_more_than_its_key_is_decided_
     for (quote, escaped) in [("'", "\""), ("\"", "\\\"")] {
         let config = config.replace('"', escaped);
         let object = format!(
-            "kind: NetworkAttachmentDefinition\nmetadata: {{name: n}}\nspec:\n  config: {quote}{config}{quote}\n"
+            "kind: NetworkAttachmentDefinition\nmetadata: {{name: radio}}\nspec:\n  config: {quote}{config}{quote}\n"
         );
         let (status, told) = check(node(POLICY).path(), &object, &["--namespace", "radio-a"]);
         assert!(status == Some(0) && told.contains("allowed: interface macvlan"), "{object}: {told}");
