@@ -83,6 +83,17 @@ interface_and_settings() { # PCI
 }
 # Every VF's driver has told its PF a MAC address. New ones have none for a moment, and are not what they will be found as.
 vfs_have_macs() { ip -j -d link show | jq -e '[.[].vfinfo_list[]?.address] | length > 0 and all(. != "00:00:00:00:00:00")'; }
+# igbvf gives a VF up that its PF did not answer in time, as on a slow machine: bound anew it asks again.
+vfs_get_macs() {
+    local vf
+    eventually 10 vfs_have_macs && return
+    for vf in /sys/bus/pci/devices/*/virtfn*; do
+        vf=$(basename "$(readlink -f "$vf")")
+        echo "$vf" >"/sys/bus/pci/devices/$vf/driver/unbind" || true
+        echo "$vf" >/sys/bus/pci/drivers_probe
+    done
+    eventually 30 vfs_have_macs
+}
 settings() { interface_and_settings "$1" | sed -n 2p; } # PCI
 
 # All that an administrator can see of a VF that is on the host.

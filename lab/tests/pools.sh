@@ -51,7 +51,7 @@ pods() { # NAME…: anew
 add() { plugin "$CNIBIN" ADD "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
 del() { plugin "$CNIBIN" DEL "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
 
-eventually 30 vfs_have_macs
+vfs_get_macs
 BEFORE=$(homes "${KERNEL[@]}" "${DPDK[@]}")
 BEFORE_RADIO=$(homes "${KERNEL[@]}")
 

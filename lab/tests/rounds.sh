@@ -316,7 +316,7 @@ near_and_far() {
     pods del 0
 }
 
-eventually 30 vfs_have_macs
+vfs_get_macs
 BEFORE=$(everything)
 it "k25 x23 21 VFs of three NICs are ready, under igbvf and vfio-pci" starts
 for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
