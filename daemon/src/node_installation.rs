@@ -109,7 +109,7 @@ pub(crate) enum NodeInstallationError {
         file = .file.display()
     )]
     NamedByMultus {
-        /// Our configuration.
+        /// Our configuration, which Multus needs.
         file: PathBuf,
     },
     /// The node is installed, and for some pods the change from Multus or to Multus is not complete.
@@ -130,7 +130,7 @@ pub(crate) enum NodeInstallationError {
          `install: {{cni: absent}}` takes that file away; or remove the file", file = .file.display()
     )]
     NoExecutable {
-        /// Our configuration.
+        /// Our configuration, which names it.
         file: PathBuf,
     },
     /// Another program has taken our configuration away again.
@@ -140,7 +140,7 @@ pub(crate) enum NodeInstallationError {
         file = .file.display()
     )]
     TakenAway {
-        /// Our configuration.
+        /// Our configuration, which was taken away.
         file: PathBuf,
         /// How often.
         times: u32,
