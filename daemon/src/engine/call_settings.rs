@@ -24,6 +24,8 @@ pub struct CallSettings {
     pub vf_wait: Duration,
     /// How long an ADD waits for its pod and its definitions to be seen in the API.
     pub pod_wait: Duration,
+    /// The port on which the daemon tells its metrics.
+    pub metrics_port: Option<u16>,
     /// Devices that may be lent though the node uses them, by name.
     pub lendable: Vec<String>,
     /// What tenants' definitions may use; `None` while that is not known, because the file was refused at the start.
@@ -39,6 +41,7 @@ impl Default for CallSettings {
             reap_after: Duration::from_millis(1500),
             vf_wait: Duration::from_secs(10),
             pod_wait: Duration::from_secs(25),
+            metrics_port: None,
             lendable: Vec::new(),
             policy: Some(Arc::default()),
         }
@@ -57,6 +60,7 @@ impl From<&Settings> for CallSettings {
             reap_after: settings.reap_after.0,
             vf_wait: settings.function_wait.0,
             pod_wait: settings.pod_wait.0,
+            metrics_port: settings.metrics.as_ref().map(|metrics| metrics.listen.port()),
             lendable: settings.policy.lendable.clone(),
             policy: (!settings.unread).then(|| Arc::new(settings.policy.clone())),
         }

@@ -332,21 +332,28 @@ fn leads_up(text: &str) -> bool {
     })
 }
 
-/// Whether an absolute path begins anywhere in the text, as in `--log=/x`: a slash begins one unless a name stands before it.
+/// Whether an absolute path begins anywhere in the text, as in `--log=/x`: a slash begins one unless a name stands before it, or it is
+/// that of a subnet, alone or in a list (`10.0.0.0/16,fd00::/64`).
 fn has_absolute_path(text: &str) -> bool {
-    // `fd00::/64` and `::/0`: a slash that ends an address.
-    if text.parse::<IpNet>().is_ok() {
-        return false;
-    }
-    let url = WEB.iter().find_map(|scheme| {
-        text.get(..scheme.len()).filter(|begin| begin.eq_ignore_ascii_case(scheme))?;
-        text.get(scheme.len()..).filter(|host| !host.starts_with('/'))
-    });
-    let of_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let mut before = None;
-    url.unwrap_or(text).chars().any(|c| {
-        let begins = c == '/' && !before.is_some_and(of_name);
-        before = Some(c);
-        begins
+    let mut words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !is_subnet(word));
+    words.any(|word| {
+        let url = WEB.iter().find_map(|scheme| {
+            word.get(..scheme.len()).filter(|begin| begin.eq_ignore_ascii_case(scheme))?;
+            word.get(scheme.len()..).filter(|host| !host.starts_with('/'))
+        });
+        let of_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let mut before = None;
+        url.unwrap_or(word).chars().any(|c| {
+            let begins = c == '/' && !before.is_some_and(of_name);
+            before = Some(c);
+            begins
+        })
     })
+}
+
+/// Whether a word is a subnet: `fd00::/64`, or `fd00::/48/64` as OVN-Kubernetes has it with the length of each node's part.
+fn is_subnet(word: &str) -> bool {
+    let is_net = |word: &str| word.parse::<IpNet>().is_ok();
+    let is_length = |text: &str| matches!(text.parse::<u8>(), Ok(1..=128));
+    is_net(word) || word.rsplit_once('/').is_some_and(|(net, length)| is_net(net) && is_length(length))
 }

@@ -112,6 +112,21 @@ pub enum Refusal {
         /// What is in it.
         allowed: Box<str>,
     },
+    /// A pod may not have this port of the node lead to it.
+    #[error(
+        "a pod of namespace {namespace} asks by \"portMappings\" of network {network} for port {port} of the node, and {why}; ask for another \
+         port, or have the node's administrator list this one in \"hostPorts\" of the namespace's rule (\"policy.rules\")"
+    )]
+    HostPort {
+        /// The pod's namespace.
+        namespace: String,
+        /// The network by which the port is to lead.
+        network: String,
+        /// The port.
+        port: u16,
+        /// Which ports the pod may not have, or may.
+        why: String,
+    },
     /// A pod may not use the definitions of this namespace.
     #[error(
         "a pod of namespace {pods} may not use a definition of namespace {definitions}: \"namespaceIsolation\" is on, and \

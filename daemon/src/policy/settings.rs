@@ -18,9 +18,6 @@ use super::data_dir::components;
 /// The longest name of an interface in bytes (`IFNAMSIZ` without the final zero).
 const LONGEST_NAME: usize = 15;
 
-/// The largest VLAN id that a network can have.
-const MAX_VLAN: u16 = 4094;
-
 /// What the node's administrator allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -116,6 +113,9 @@ pub struct Rule {
     /// The VLAN ids; 0 stands for a VF whose VLAN is removed.
     #[serde(default, deserialize_with = "list", skip_serializing_if = "Option::is_none")]
     pub vlans: Option<Vec<VlanRange>>,
+    /// The ports of the node that pods of these namespaces may have lead to them.
+    #[serde(default, deserialize_with = "list", skip_serializing_if = "Option::is_none")]
+    pub host_ports: Option<Vec<PortRange>>,
     /// The subnets that addresses may be of.
     #[serde(default, deserialize_with = "ranges", skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Vec<IpNet>>,
@@ -235,27 +235,38 @@ impl<'de> Deserialize<'de> for NamespaceSelector {
     }
 }
 
-/// VLAN ids from the first to the last, both included.
+/// VLAN ids; 0 stands for none.
+pub type VlanRange = NumberRange<0, 4094>;
+
+/// Ports of TCP, UDP and SCTP.
+pub type PortRange = NumberRange<1, { u16::MAX }>;
+
+/// Numbers from the first to the last, both included. Neither is below `LEAST` or above `MOST`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VlanRange {
+pub struct NumberRange<const LEAST: u16, const MOST: u16> {
     first: u16,
     last: u16,
 }
 
-impl VlanRange {
-    /// Whether the id is one of them.
-    pub fn contains(self, id: u16) -> bool {
-        (self.first..=self.last).contains(&id)
+impl<const LEAST: u16, const MOST: u16> NumberRange<LEAST, MOST> {
+    /// Those from `first` to `last`.
+    pub(super) const fn new(first: u16, last: u16) -> NumberRange<LEAST, MOST> {
+        NumberRange { first, last }
     }
 
-    fn parse(text: &str) -> Option<VlanRange> {
-        let id = |text: &str| text.trim().parse::<u16>().ok().filter(|id| *id <= MAX_VLAN);
+    /// Whether the number is one of them.
+    pub fn contains(self, number: u16) -> bool {
+        (self.first..=self.last).contains(&number)
+    }
+
+    fn parse(text: &str) -> Option<NumberRange<LEAST, MOST>> {
+        let number = |text: &str| text.trim().parse().ok().filter(|n| (LEAST..=MOST).contains(n));
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        Some(VlanRange { first: id(first)?, last: id(last)? }).filter(|range| range.first <= range.last)
+        Some(NumberRange::new(number(first)?, number(last)?)).filter(|range| range.first <= range.last)
     }
 }
 
-impl fmt::Display for VlanRange {
+impl<const LEAST: u16, const MOST: u16> fmt::Display for NumberRange<LEAST, MOST> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.first == self.last {
             true => write!(f, "{}", self.first),
@@ -264,35 +275,35 @@ impl fmt::Display for VlanRange {
     }
 }
 
-impl Serialize for VlanRange {
+impl<const LEAST: u16, const MOST: u16> Serialize for NumberRange<LEAST, MOST> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for VlanRange {
+impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for NumberRange<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct IdOrRange;
-        impl Visitor<'_> for IdOrRange {
-            type Value = VlanRange;
+        struct NumberOrRange<const LEAST: u16, const MOST: u16>;
+        impl<const LEAST: u16, const MOST: u16> Visitor<'_> for NumberOrRange<LEAST, MOST> {
+            type Value = NumberRange<LEAST, MOST>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a VLAN id from 0 to 4094, or a range such as \"100-199\"")
+                write!(f, "a number from {LEAST} to {MOST}, or a range such as \"100-199\"")
             }
-            fn visit_u64<E: Error>(self, id: u64) -> Result<VlanRange, E> {
-                self.visit_str(&id.to_string())
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+                self.visit_str(&number.to_string())
             }
-            fn visit_i64<E: Error>(self, id: i64) -> Result<VlanRange, E> {
-                self.visit_str(&id.to_string())
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+                self.visit_str(&number.to_string())
             }
-            fn visit_str<E: Error>(self, text: &str) -> Result<VlanRange, E> {
-                VlanRange::parse(text).ok_or_else(|| {
+            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+                NumberRange::parse(text).ok_or_else(|| {
                     E::custom(format!(
-                        "{text:?} is no VLAN id from 0 to 4094 and no range such as \"100-199\""
+                        "{text:?} is no number from {LEAST} to {MOST} and no range such as \"100-199\""
                     ))
                 })
             }
         }
-        from.deserialize_any(IdOrRange)
+        from.deserialize_any(NumberOrRange)
     }
 }
 

@@ -111,6 +111,10 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
         (plugin("whatever", r#""a":"tftp://etc/passwd""#), &["\"a\""]),
         (plugin("whatever", r#""a":"http:///etc/passwd""#), &["\"a\""]),
         (plugin("whatever", r#""a":"http://h/?f=/etc/passwd""#), &["\"a\""]),
+        (plugin("whatever", r#""a":"fd00::/64,/etc/shadow""#), &["\"a\""]),
+        (plugin("whatever", r#""a":"fd00::/64/etc""#), &["\"a\""]),
+        (plugin("whatever", r#""a":"fd00::/48/64/x""#), &["\"a\""]),
+        (plugin("whatever", r#""a":"http://h,x=/etc""#), &["\"a\""]),
         (plugin("whatever", r#""x=/etc/y":1"#), &["/etc/y"]),
         (
             plugin("whatever", r#""ipam":{"type":"host-local","subnet":"10.9.1.0/24","DATADIR":"x"}"#),
@@ -125,7 +129,11 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
     for no_path in [
         r#""routes":[{"dst":"::/0"},{"dst":"10.0.0.0/8"},{"dst":"fd00::/64"}],"mode":"0x1f""#,
         r#""resource":"intel.com/radio","range":"fd00::10-fd00::20/64""#,
+        // As OVN-Kubernetes writes them.
+        r#""subnets":"10.100.0.0/16,fd00:100::/64""#,
+        r#""subnets":"10.128.0.0/16/24, fd00:128::/48/64","joinSubnet":"100.65.0.0/16,fd99::/64""#,
         r#""endpoint":"https://etcd.example:2379/v3/keys""#,
+        r#""endpoints":"https://a.example:2379,https://b.example:2379""#,
         // Executed in an empty directory, it finds nothing there.
         r#""logFile":"etc/cron.d/evil""#,
     ] {

@@ -14,7 +14,7 @@ use super::{AskedNetwork, PodNetworks, told_of_cluster};
 use crate::engine::Engine;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::cluster_network::runtime_config;
-use crate::policy;
+use crate::policy::{self, Refusal};
 
 /// The capability by which containerd hands over what the pod is annotated with.
 pub(in crate::engine) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
@@ -40,7 +40,11 @@ impl Engine {
             None => (annotated(&named, BTreeMap::new()), false),
         };
         let asked = asked(&pod, &named, &request.key.ifname, node);
-        let asked = asked.and_then(|asked| asked.allowed_by(node)).map_err(|error| {
+        let asked = asked.and_then(|asked| asked.allowed_by(node)).and_then(|asked| {
+            self.may_have_ports(&asked)?;
+            Ok(asked)
+        });
+        let asked = asked.map_err(|error| {
             self.told(&named, CniError { msg: format!("pod {named}: {}", error.msg), ..error })
         })?;
         for ignored in &asked.ignored {
@@ -50,6 +54,25 @@ impl Engine {
             }
         }
         Ok(Some(PodNetworks { watched_pod: is_watched.then_some(pod), ..asked }))
+    }
+
+    /// The ports of the node that the pod asks for must be such as the policy lets its namespace have.
+    fn may_have_ports(&self, asked: &PodNetworks) -> Result<(), CniError> {
+        let selections = asked.others.iter().map(|other| &other.selection).chain(&asked.default_network);
+        let mut with_ports = selections.filter(|selection| !selection.port_mappings.is_empty()).peekable();
+        if with_ports.peek().is_none() {
+            return Ok(());
+        }
+        let namespace = &asked.pod.namespace;
+        let call_settings = self.core.call_settings();
+        let unknown = || Refusal::PolicyUnknown { namespace: namespace.clone() };
+        let policy = call_settings.policy.as_deref().ok_or_else(unknown)?;
+        let pods = self.tenant(namespace)?;
+        with_ports.try_for_each(|selection| {
+            let ports = selection.port_mappings.iter().map(|mapping| mapping.host_port);
+            let (network, metrics) = (selection.reference(), call_settings.metrics_port);
+            Ok(policy::may_have_host_ports(policy, &pods, &network, metrics, ports)?)
+        })
     }
 
     /// The pod, and whether the watch tells what it asks for, and not the call itself.

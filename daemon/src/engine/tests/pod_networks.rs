@@ -3,6 +3,7 @@
 use fairlead_host::{NetKernel, Op};
 use fairlead_kube::PodRef;
 use fairlead_kube::fake_cluster::FakeCluster;
+use fairlead_kube::npwg::DEFAULT_NETWORK;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
@@ -146,10 +147,35 @@ fn m14_what_the_pod_asks_for_reaches_the_plugin_or_fails_the_pod() {
     cluster.del().unwrap();
     cluster.api.put_pod(
         &web(),
-        &[(NETWORKS, r#"[{"name":"radio","portMappings":[{"hostPort":80,"containerPort":80}]}]"#)],
+        &[(NETWORKS, r#"[{"name":"radio","portMappings":[{"hostPort":8080,"containerPort":80}]}]"#)],
     );
     let told = cluster.add().unwrap_err();
     assert!(told.to_string().contains("portMappings") && told.code.number() == 7, "{told}");
+}
+
+#[test]
+fn m14_a_pod_takes_no_port_of_the_node_itself_but_one_that_the_policy_gives_its_namespace() {
+    let mut cluster = Cluster::new();
+    let declaring = definition("radio", "10.9.0.0/24");
+    let declaring = declaring.replacen('{', r#"{"capabilities":{"portMappings":true},"#, 1);
+    cluster.api.put_definition("shop", "radio", &declaring, None);
+    let of_port = |port: u16| {
+        format!(r#"{{"name":"radio","portMappings":[{{"hostPort":{port},"containerPort":80}}]}}"#)
+    };
+    for asks in [(NETWORKS, format!("[{}]", of_port(10250))), (DEFAULT_NETWORK, format!("[{}]", of_port(22)))]
+    {
+        cluster.api.put_pod(&web(), &[(asks.0, &asks.1)]);
+        let before = cluster.rig.state();
+        let refused = cluster.add().unwrap_err();
+        assert!(refused.msg.contains("of the node") && refused.code.number() == 7, "{refused}");
+        assert!(refused.msg.contains("pod shop/web-0"), "{refused}");
+        assert_eq!(cluster.rig.state(), before, "it is refused before anything is made");
+    }
+    cluster.api.put_pod(&web(), &[(NETWORKS, &format!("[{}]", of_port(22)))]);
+    let policy = r#"{rules: [{namespaces: [shop], hostPorts: [22]}]}"#;
+    cluster.rig.call_settings.policy = Some(Arc::new(serde_saphyr::from_str(policy).unwrap()));
+    cluster.rig.restart();
+    cluster.add().unwrap();
 }
 
 #[test]
@@ -471,7 +497,7 @@ fn m14_what_no_plugin_of_a_network_by_its_name_declares_fails_the_pod() {
     let (_plugins, _) = by_name(&cluster, &json!({}));
     cluster.rig.restart();
     cluster.api.put_definition("shop", "storage", "", None);
-    let asks = json!([{"name": "storage", "portMappings": [{"hostPort": 80, "containerPort": 80}]}]);
+    let asks = json!([{"name": "storage", "portMappings": [{"hostPort": 8080, "containerPort": 80}]}]);
     cluster.api.put_pod(&web(), &[(NETWORKS, &asks.to_string())]);
     let refused = cluster.add().unwrap_err();
     assert!(refused.msg.contains("portMappings") && refused.code.number() == 7, "{refused}");
