@@ -42,18 +42,12 @@ impl Admission {
         self.0.work[line as usize].notify_one();
     }
 
-    /// Has what nobody wants any more taken out of the slow line. A DEL of its container may stand behind it, and all threads may wait.
+    /// Has what nobody wants any more taken out of the slow line. A DEL of its container may stand behind it, and others may not be begun.
     pub(super) fn take_out_withdrawn(&self) {
         let state = self.0.lock();
-        if self.may_begin_dels_only(&state, Line::Slow) && state.queue.has(Line::Slow) {
+        if state.queue.has(Line::Slow) {
             self.wake(state, [Line::Slow]);
         }
-    }
-
-    /// Whether all threads that this line may have for other calls than DELs are at work. Then only DELs are begun, and what nobody wants
-    /// any more is given up.
-    fn may_begin_dels_only(&self, state: &AdmissionState, line: Line) -> bool {
-        line == Line::Slow && state.slow_without_dels >= self.0.limits.most_slow_without_dels()
     }
 
     /// Makes a thread for the slow lane where none is idle.
@@ -90,9 +84,12 @@ impl Admission {
         prefer_this_thread();
         while let Some(call) = self.next(line) {
             let (number, is_counted) = (call.number, line == Line::Slow && !call.is_del());
+            let namespace = call.namespace.clone();
             self.carry_out(call, |state| {
                 state.workers.end(number);
-                state.slow_without_dels -= usize::from(is_counted);
+                if is_counted {
+                    state.slow_shares.end(namespace.as_deref());
+                }
             });
         }
     }
@@ -130,15 +127,21 @@ impl Admission {
 
     /// Takes the next call out of a line, if one may be begun, and notes that it is at work.
     fn take_next(&self, state: &mut AdmissionState, line: Line) -> Option<QueuedCall> {
-        let mut woken = Vec::new();
-        let dels_only = self.may_begin_dels_only(state, line);
-        let call = if dels_only { state.queue.pop_first(line) } else { state.queue.pop(line, &mut woken) };
+        let (mut woken, limits) = (Vec::new(), &self.0.limits);
+        let AdmissionState { queue, slow_shares, .. } = state;
+        let call = match line {
+            Line::Slow if slow_shares.are_taken(limits) => queue.pop_first(line),
+            Line::Slow => queue.pop(line, |call| slow_shares.place(call, limits), &mut woken),
+            Line::Fast | Line::Status => queue.pop(line, |_| Some(0), &mut woken),
+        };
         for line in woken {
             self.wake_one(state, line);
         }
         let call = call?;
         state.running += 1;
-        state.slow_without_dels += usize::from(line == Line::Slow && !call.is_del());
+        if line == Line::Slow && !call.is_del() {
+            state.slow_shares.begin(call.namespace.as_deref());
+        }
         if line == Line::Fast {
             state.workers.begin(call.number, Instant::now());
         } else if state.queue.has(line) {

@@ -13,6 +13,7 @@ mod faulty_call;
 mod line_threads;
 mod queue;
 mod queued_call;
+mod slow_shares;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
 use self::queued_call::{CallProgress, Delivery, Preparation, UnqueuedCall, outlives_its_caller};
+use self::slow_shares::SlowShares;
 use crate::call::{CallerGone, Reply, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
@@ -68,6 +70,13 @@ impl Limits {
     fn most_slow_without_dels(&self) -> usize {
         self.slow.saturating_sub((self.slow / 8).max(1)).max(1)
     }
+
+    /// How many of these may be of one namespace's pods. A quarter, one at least, is left to others: what has them wait may be a tenant's
+    /// definition.
+    fn most_slow_of_namespace(&self) -> usize {
+        let most = self.most_slow_without_dels();
+        most.saturating_sub((most / 4).max(1)).max(1)
+    }
 }
 
 impl Default for Limits {
@@ -90,8 +99,7 @@ struct AdmissionState {
     inline: usize,
     slow_threads: usize,
     slow_idle: usize,
-    /// How many calls that are no DELs are at work in the slow lane.
-    slow_without_dels: usize,
+    slow_shares: SlowShares,
 }
 
 impl AdmissionState {
@@ -273,7 +281,7 @@ impl Admission {
     pub fn serve_first_in_line(&self) {
         let mut woken = Vec::new();
         let mut state = self.0.lock();
-        let first = state.queue.pop(Line::Fast, &mut woken);
+        let first = state.queue.pop(Line::Fast, |_| Some(0), &mut woken);
         let count = usize::from(first.is_some());
         state.running += count;
         state.inline += count;

@@ -1,8 +1,9 @@
 //! The order in which calls are begun: a pure state machine, without threads or clocks.
 //!
-//! Calls are begun in the order of their arrival. At most one call of a container is in a line or at work; the
-//! others of that container wait behind it, in order, without holding a thread. An ADD that would overtake a
-//! spooled DEL of the same attachment is parked until that DEL is done, and holds up nobody meanwhile.
+//! Calls are begun in the order of their arrival, but for the order among namespaces that the slow lane has. At most one
+//! call of a container is in a line or at work; the others of that container wait behind it, in order, without holding a
+//! thread. An ADD that would overtake a spooled DEL of the same attachment is parked until that DEL is done, and holds up
+//! nobody meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -93,10 +94,15 @@ impl Queue {
         !later
     }
 
-    /// Takes the next call of a line. The caller must [`Queue::finish`] its container. `woken` collects the lines
-    /// that get work because a blocked ADD is parked.
-    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<QueuedCall> {
-        while let Some((_, call)) = self.lines[line as usize].pop_first() {
+    /// Takes the next call of a line: of those with the lowest `place` the one that came first; one without a place has to wait. The caller
+    /// must [`Queue::finish`] its container. `woken` collects the lines that get work because a blocked ADD is parked.
+    pub(super) fn pop(
+        &mut self,
+        line: Line,
+        place: impl Fn(&QueuedCall) -> Option<usize>,
+        woken: &mut Vec<Line>,
+    ) -> Option<QueuedCall> {
+        while let Some(call) = take_next(&mut self.lines[line as usize], &place) {
             if !self.must_park(&call) {
                 self.len -= 1;
                 return Some(call);
@@ -180,4 +186,22 @@ impl Queue {
         }
         out
     }
+}
+
+fn take_next(
+    calls: &mut BTreeMap<u64, QueuedCall>,
+    place: &impl Fn(&QueuedCall) -> Option<usize>,
+) -> Option<QueuedCall> {
+    let mut next: Option<(usize, u64)> = None;
+    for (number, call) in &*calls {
+        let Some(place) = place(call) else { continue };
+        if next.is_none_or(|(first, _)| place < first) {
+            next = Some((place, *number));
+        }
+        // None goes before it.
+        if place == 0 {
+            break;
+        }
+    }
+    calls.remove(&next?.1)
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use fairlead_cni::args::Args;
 use fairlead_cni::wire::{Command, Request};
+use fairlead_kube::PodRef;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
@@ -148,7 +150,8 @@ impl UnqueuedCall {
         let UnqueuedCall { call, waiting, progress, answer } = self;
         match call.0 {
             Preparation::Done(prepared, line) => {
-                QueuedCall { number: 0, prepared, line, waiting, progress, answer }
+                let namespace = if line == Line::Slow { namespace_of(prepared.request()) } else { None };
+                QueuedCall { number: 0, prepared, line, namespace, waiting, progress, answer }
             }
             Preparation::Missing(request) => {
                 let call = ArrivedCall(Preparation::whatever_comes(service, *request));
@@ -164,6 +167,8 @@ pub(super) struct QueuedCall {
     pub(super) number: u64,
     pub(super) prepared: Arc<dyn PreparedCall>,
     pub(super) line: Line,
+    /// The namespace of its pod, as the runtime names it; of a call of the slow line only, whose threads namespaces share.
+    pub(super) namespace: Option<Box<str>>,
     pub(super) waiting: Waiting,
     pub(super) progress: CallProgress,
     pub(super) answer: oneshot::Sender<Outcome>,
@@ -189,6 +194,11 @@ impl QueuedCall {
     pub(super) fn outlives_its_caller(&self) -> bool {
         outlives_its_caller(self.request())
     }
+}
+
+fn namespace_of(request: &Request) -> Option<Box<str>> {
+    let args = Args::parse(&request.args).ok()?;
+    Some(PodRef::of_args(&args)?.namespace.into())
 }
 
 /// DEL and GC go on without their caller, because what they remove must go in any case.

@@ -158,6 +158,29 @@ fn adds_that_wait_leave_slow_threads_to_dels() {
 }
 
 #[test]
+fn adds_of_one_namespace_that_wait_leave_slow_threads_to_those_of_others() {
+    let (admission, fake) = admission(1);
+    let held = fake.hangs.lock();
+    let add = |namespace: &str, n: usize, config| {
+        let pod = format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=p{n}");
+        send(&admission, Command::Add, &format!("{namespace}{n}"), &pod, config)
+    };
+    let mut all: Vec<SubmittedCall> = (0..20).map(|n| add("a", n, "slow:hangs")).collect();
+    until(|| log(&fake).len() == 6);
+    assert!(
+        matches!(add("b", 0, "slow:0").wait(), Outcome::Reply(..)),
+        "it waits behind another namespace's"
+    );
+    assert_eq!(log(&fake).len(), 7, "a quarter of the threads is left to others");
+    // One that nobody wants any more is given up, and the DEL behind it is begun.
+    let del = send(&admission, Command::Del, "a19", "a19", "slow:0");
+    drop(all.pop());
+    assert!(matches!(del.wait(), Outcome::Reply(..)), "it waits behind an ADD that nobody wants any more");
+    drop(held);
+    assert!(all.into_iter().all(|add| matches!(add.wait(), Outcome::Reply(..))));
+}
+
+#[test]
 fn calls_are_begun_in_the_order_of_their_arrival() {
     let (admission, fake) = admission(1);
     let all: Vec<SubmittedCall> =
