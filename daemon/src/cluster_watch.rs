@@ -5,6 +5,7 @@
 use std::sync::{Arc, Weak};
 use std::{env, fmt};
 
+use fairlead_host::blocking_threads::runtime_with_a_kept_thread;
 use fairlead_kube::{ApiServer, Cluster, Settings as WatchSettings, StartError, Watched};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -36,6 +37,7 @@ pub fn start(
         node: name_of_node(settings),
         state_dir: surroundings.paths.state_dir.clone(),
         namespace_labels: settings.policy.goes_by_labels(),
+        runtime: runtime_with_a_kept_thread,
     })?);
     let asked = Arc::clone(&watched);
     surroundings.readiness.probe("cluster", Box::new(move || reached(&asked)));

@@ -89,7 +89,9 @@ pub enum DaemonError {
     #[error(transparent)]
     Watch(#[from] WatchError),
     /// A thread can't be had, or the runtime on it.
-    #[error("the server can't run: {0}")]
+    #[error(
+        "the server can't run: {0}; raise TasksMax or LimitNOFILE of fairleadd's service, or the pod's limit of processes"
+    )]
     Thread(#[from] std::io::Error),
     /// The engine could not be started.
     #[error("the engine did not start: {0}")]

@@ -214,6 +214,9 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     /// told anybody.
     fn report_again(&self, pod: &PodRef, network_status: String);
 
+    /// The pods whose network-status has waited for longer than this to be written, whatever keeps it.
+    fn late_reports(&self, longer_than: Duration) -> Vec<PodRef>;
+
     /// Has other annotations of a pod written, as soon as that can be done and in any case; later values replace earlier ones of their
     /// names that are not written yet.
     fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>);

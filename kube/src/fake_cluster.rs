@@ -15,6 +15,7 @@ struct Seen {
     networks: HashMap<(String, String), Arc<LegacyNetwork>>,
     labels: HashMap<String, Arc<BTreeMap<String, String>>>,
     reports: Vec<(PodRef, String)>,
+    late_reports: Vec<PodRef>,
     warnings: Vec<(PodRef, String)>,
     annotations: Vec<(PodRef, &'static str, String)>,
     labels_wanted: bool,
@@ -82,7 +83,17 @@ impl FakeCluster {
     /// A pod is there, with these annotations.
     pub fn put_pod(&self, id: &PodRef, annotations: &[(&str, &str)]) {
         let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let pod = Pod { id: id.clone(), annotations, is_static: false, shared_dir: None };
+        self.put(Pod { id: id.clone(), annotations, is_static: false, shared_dir: None });
+    }
+
+    /// A pod is there, with this volume `shared-dir`.
+    pub fn put_pod_with_shared_dir(&self, id: &PodRef, volume: SharedDirVolume) {
+        let shared_dir = Some(volume);
+        self.put(Pod { id: id.clone(), annotations: BTreeMap::new(), is_static: false, shared_dir });
+    }
+
+    fn put(&self, pod: Pod) {
+        let id = pod.id.clone();
         self.change(|seen| {
             let before = seen.pods.insert((id.namespace.clone(), id.name.clone()), Arc::new(pod));
             // Its end was seen with the one that has its name now.
@@ -148,6 +159,11 @@ impl FakeCluster {
     /// What was reported, in its order.
     pub fn reports(&self) -> Vec<(PodRef, String)> {
         self.seen.lock().unwrap().reports.clone()
+    }
+
+    /// The network-status of a pod cannot be written, and has not been for long.
+    pub fn leave_unwritten(&self, id: &PodRef) {
+        self.change(|seen| seen.late_reports.push(id.clone()));
     }
 
     /// The annotations that were told beside network-status, in their order.
@@ -254,6 +270,10 @@ impl Cluster for FakeCluster {
                 seen.reports.push((pod.clone(), network_status.clone()));
             }
         });
+    }
+
+    fn late_reports(&self, _: Duration) -> Vec<PodRef> {
+        self.seen.lock().unwrap().late_reports.clone()
     }
 
     fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>) {

@@ -33,6 +33,7 @@ fn start(api: &RealApiServer, state_dir: &Path) -> Watched {
         node: "n1".into(),
         state_dir: state_dir.to_owned(),
         namespace_labels: true,
+        runtime: |builder, threads| builder.max_blocking_threads(threads).build(),
     })
     .unwrap()
 }

@@ -50,6 +50,7 @@ pub(super) fn findings(socket: &Path, status: &Value) -> Vec<Finding> {
     }
     findings.extend(metrics_port(status));
     findings.extend(failing_removals(status));
+    findings.extend(late_network_status(status));
     findings.extend(left_to_newer(status));
     findings.push(orphans(socket));
     findings.extend(pools(socket));
@@ -89,6 +90,22 @@ fn failing_removals(status: &Value) -> Vec<Finding> {
         wrong(ABOUT, seen, remedy)
     };
     rows.iter().map(one).collect()
+}
+
+/// Pods whose addresses whereabouts frees while they run, as their network-status has not been written for long.
+fn late_network_status(status: &Value) -> Option<Finding> {
+    let pods: Vec<&str> = status["lateNetworkStatus"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let first = pods.first()?;
+    let others = match pods.len() - 1 {
+        0 => String::new(),
+        others => format!(" and of {others} more"),
+    };
+    let seen = format!(
+        "that of {first}{others} has not been written for ten minutes or more, and whereabouts' reconciler (by default daily at 04:30) frees the \
+         addresses of running pods that it does not find there: they are given out twice"
+    );
+    let remedy = "before its next run mend what keeps it (422: token or admission policy; 403: the account's rights), or suspend the reconciler";
+    Some(wrong("network-status", seen, remedy))
 }
 
 /// Attachments that a newer version has on record.
@@ -177,6 +194,19 @@ mod tests {
 
     use super::*;
     use crate::finding::Verdict;
+
+    #[test]
+    fn a_network_status_that_is_not_written_is_wrong_where_whereabouts_goes_by_it() {
+        let status = |pods: Value| json!({ "lateNetworkStatus": pods });
+        for nothing in [json!([]), Value::Null] {
+            assert_eq!(late_network_status(&status(nothing)), None);
+        }
+        let told = late_network_status(&status(json!(["shop/web-0"]))).unwrap();
+        assert!(told.verdict == Verdict::Wrong && told.seen.contains("shop/web-0 has not"), "{told:?}");
+        assert!(told.seen.contains("given out twice") && told.remedy.contains("422"), "{told:?}");
+        let told = late_network_status(&status(json!(["shop/web-0", "shop/web-1"]))).unwrap();
+        assert!(told.seen.contains("shop/web-0 and of 1 more"), "{told:?}");
+    }
 
     #[test]
     fn a_metrics_port_that_does_not_listen_is_told_with_its_reason() {

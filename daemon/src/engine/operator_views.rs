@@ -1,7 +1,9 @@
 //! What the operator sees: attachments, networks, pools, ports of the switch, orphans; and the collection that the operator can order.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fairlead_cni::CniError;
 use fairlead_host::HostRoot;
@@ -15,7 +17,12 @@ use super::runtime_cache::pod_of;
 use super::{Engine, failing_removals};
 use crate::call::OrphansListed;
 use crate::netconf_summary::ConfigSummary;
-use crate::store::{Attachment, LinkRecord, NewerAttachment};
+use crate::store::{Attachment, IpamRecord, LinkRecord, NewerAttachment};
+
+/// The IPAM whose reconciler frees the addresses of a running pod that its network-status lacks.
+const BY_NETWORK_STATUS: &str = "whereabouts";
+/// A network-status that waits for longer is told of: as a rule it is written within seconds.
+const LATE: Duration = Duration::from_secs(600);
 
 /// A table by its name.
 pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
@@ -34,6 +41,7 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
         "vswitch-ports" => Some(engine.core.kinds.vhost_user.ports_table()),
         "vswitch-addresses" => Some(engine.core.kinds.vhost_user.addresses_table()),
         "removals" => Some(failing_removals::table(engine)),
+        "late-network-status" => Some(late_network_status(engine)),
         "newer" => Some(engine.core.store.newer().iter().map(newer_row).collect()),
         "orphans" => Some(orphans(engine)),
         _ => None,
@@ -75,6 +83,33 @@ fn orphans(engine: &Engine) -> Value {
         rows.push(row);
     }
     rows.into()
+}
+
+/// The pods whose addresses are given out a second time unless their network-status is written soon.
+fn late_network_status(engine: &Engine) -> Value {
+    let late = engine.cluster.as_ref().map(|cluster| cluster.late_reports(LATE)).unwrap_or_default();
+    if late.is_empty() {
+        return json!([]);
+    }
+    let all = engine.core.store.all();
+    let with_addresses = all.iter().filter(|attachment| has_ipam_by_network_status(attachment));
+    let pods = with_addresses.filter_map(|attachment| attachment.pod.as_ref());
+    let named: BTreeSet<String> = pods.filter(|pod| late.contains(pod)).map(ToString::to_string).collect();
+    json!(named)
+}
+
+/// Whether its addresses are of such an IPAM, which was executed by us or by a plugin of its list.
+fn has_ipam_by_network_status(attachment: &Attachment) -> bool {
+    let names_it = |conflist: &str| {
+        let list: Value = serde_json::from_str(conflist).unwrap_or_default();
+        let mut plugins = list["plugins"].as_array().into_iter().flatten();
+        plugins.any(|plugin| plugin["ipam"]["type"] == BY_NETWORK_STATUS)
+    };
+    match (&attachment.ipam, &attachment.link) {
+        (IpamRecord::Delegate { plugin }, _) => plugin == BY_NETWORK_STATUS,
+        (_, LinkRecord::Conflist { conflist, .. }) => names_it(conflist),
+        _ => false,
+    }
 }
 
 /// The attachments that are meant, each with its row.

@@ -147,8 +147,8 @@ impl MetricsPort {
         let exposed = Exposed { source, last: Arc::default() };
         let port = Port { exposed, reviewer, state: Arc::clone(&state), limits };
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        let builder = builder.enable_all().max_blocking_threads(2).thread_name("metrics-text");
-        let runtime = runtime_with_a_kept_thread(builder)?;
+        // The text, and the name of the API server.
+        let runtime = runtime_with_a_kept_thread(builder.enable_all().thread_name("metrics-text"), 2)?;
         std::thread::Builder::new().name("metrics-port".into()).spawn(move || {
             runtime.block_on(port.follow(changes));
             // A text that is being put together may be held up for long.

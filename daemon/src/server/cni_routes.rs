@@ -63,16 +63,19 @@ async fn call(server: &ServerState, command: Command, request: Request) -> Resul
 async fn carried_out(server: &ServerState, call: ArrivedCall, arrived: Instant) -> Response {
     let request = call.request();
     let status = request.command == Command::Status;
-    let open = server.admission.is_open();
+    let mut open = server.admission.is_open();
     // containerd asks for STATUS without a time limit, so it is answered at once. Other calls are held.
     if status && !open {
         let version = ConfigSummary::of(&request.config).version;
         // What the executable answers itself while there is no socket holds until this daemon serves.
-        return if (server.stop_was_announced)() {
-            responses::reply(Reply { version, outcome: Ok(String::new()) })
-        } else {
-            responses::not_ready(version, &server.readiness.missing())
-        };
+        if (server.stop_was_announced)() {
+            return responses::reply(Reply { version, outcome: Ok(String::new()) });
+        }
+        // The announcement is taken back after the opening, so both may have come between the two looks.
+        open = server.admission.is_open();
+        if !open {
+            return responses::not_ready(version, &server.readiness.missing());
+        }
     }
     // The queue takes the request, so the server keeps the configuration for errors of its own: they are written
     // in its version.

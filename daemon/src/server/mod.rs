@@ -11,6 +11,7 @@ mod answered_calls;
 mod cni_routes;
 mod direct_call;
 mod http2;
+mod look_ups;
 mod malformed_http;
 mod operator_routes;
 mod protocol_detection;
@@ -49,6 +50,7 @@ use tracing::{debug, warn};
 use self::acceptor::Acceptors;
 use self::cni_routes::PreparedCallSlot;
 use self::http2::GrpcServer;
+use self::look_ups::LookUps;
 use self::malformed_http::HttpConnection;
 use self::protocol_detection::{Accepted, CallThatCame, HandedOver, Protocol};
 use self::request_body::BODIES_KIB;
@@ -63,6 +65,9 @@ use crate::metrics::Exposition;
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// The time that the last answers have to leave, and that any answer has to arrive.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// So many threads look things up at most. The look-ups that may hang have turns ([`LookUps`]), fewer than these: the probes find a
+/// thread, whoever asks for how much.
+const LOOK_UP_THREADS: usize = 16;
 
 /// Everything that the handlers of requests use.
 #[derive(Clone)]
@@ -84,6 +89,7 @@ pub struct ServerState {
     /// Whether the daemon before this one has announced, a moment ago, that it stops and comes back.
     pub stop_was_announced: Arc<dyn Fn() -> bool + Send + Sync>,
     bodies: Arc<Semaphore>,
+    questions: LookUps,
 }
 
 impl std::fmt::Debug for ServerState {
@@ -111,6 +117,7 @@ impl ServerState {
             default_network,
             stop_was_announced: Arc::new(|| false),
             bodies: Arc::new(Semaphore::new(BODIES_KIB as usize)),
+            questions: LookUps::new(operator_routes::QUESTIONS),
         }
     }
 }
@@ -128,7 +135,7 @@ pub fn runtime() -> io::Result<Runtime> {
     // One thread: it does so little for a call that a second thread would only add wake-ups.
     let mut builder = tokio::runtime::Builder::new_current_thread();
     // A node without threads makes no daemon look dead: the probes' look-ups have the thread that is kept.
-    runtime_with_a_kept_thread(builder.enable_all().thread_name("look-up"))
+    runtime_with_a_kept_thread(builder.enable_all().thread_name("look-up"), LOOK_UP_THREADS)
 }
 
 /// Accepts connections until `closing`, then those that are still in the backlog, and waits for their answers to

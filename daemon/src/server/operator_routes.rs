@@ -1,7 +1,7 @@
 //! The routes of the operator: health, metrics, tables, and the order to collect.
 //!
 //! A look-up may take a while (a probe of the kernel, a table of thousands), so it runs on threads made for
-//! blocking, never on the server's.
+//! blocking, never on the server's. What the engine is asked may hang in a file system for good, so it has turns.
 
 use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -13,11 +13,15 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_sriov::pools::Verb;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::{ServerState, responses};
 use crate::call::{NamedAttachment, OrphansListed, Service};
 use crate::health::Condition;
 use crate::metrics::OPEN_METRICS;
+
+/// So many questions and orders are with the engine at once.
+pub(super) const QUESTIONS: usize = 8;
 
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
@@ -33,9 +37,14 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/v1/{table}", get(table).fallback(responses::wrong_method))
 }
 
-/// Runs a look-up on a thread for blocking, and answers a panic in it.
+/// Runs a look-up on a thread for blocking.
 async fn on_blocking_thread(look: impl FnOnce() -> Response + Send + 'static) -> Response {
-    match tokio::task::spawn_blocking(look).await {
+    answer_of(spawn_blocking(look).await)
+}
+
+/// The answer of a look-up, or one to a panic in it.
+fn answer_of(look: Result<Response, JoinError>) -> Response {
+    match look {
         Ok(response) => response,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => responses::fault(crate::call::panic_text(&*panic)),
@@ -99,6 +108,7 @@ async fn status(State(server): State<ServerState>) -> Response {
             "health": health,
             "calls": server.admission.counts(),
             "removals": table("removals"),
+            "lateNetworkStatus": table("late-network-status"),
             "newer": table("newer"),
             "daemon": (server.about)(),
         });
@@ -107,13 +117,13 @@ async fn status(State(server): State<ServerState>) -> Response {
     .await
 }
 
-/// Lets the engine answer, on a thread for blocking; an error until the engine is started.
+/// Lets the engine answer in its turn, on a thread for blocking; an error until the engine is started.
 async fn engine(
     server: ServerState,
     look: impl FnOnce(&dyn Service) -> Response + Send + 'static,
 ) -> Response {
     match server.service.get().cloned() {
-        Some(service) => on_blocking_thread(move || look(&*service)).await,
+        Some(service) => answer_of(server.questions.look_up(move || look(&*service)).await),
         None => responses::not_ready(CniVersion::LATEST, &server.readiness.missing()),
     }
 }
@@ -127,7 +137,7 @@ async fn table(State(server): State<ServerState>, name: Result<Path<String>, Pat
         Some(rows) => responses::json(StatusCode::OK, rows.to_string()),
         None => {
             let error = CniError::new(Code::BadEnvironment, format!("fairleadd has no table {name:?}"))
-                .with("there are attachments, networks, definitions, pools, vswitch-ports, vswitch-addresses, orphans, removals, newer and status");
+                .with("there are attachments, networks, definitions, pools, vswitch-ports, vswitch-addresses, orphans, removals, late-network-status, newer and status");
             responses::json(StatusCode::NOT_FOUND, error.to_json(CniVersion::LATEST))
         }
     })

@@ -195,6 +195,10 @@ impl Cluster for Watched {
         self.push_report(pod, &network_status, Whether::UnlessItIsThere);
     }
 
+    fn late_reports(&self, longer_than: Duration) -> Vec<PodRef> {
+        self.shared.reports.lock().late(longer_than)
+    }
+
     fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>) {
         self.shared.reports.lock().push_annotations(pod.clone(), annotations);
         self.shared.wake.reports.notify_one();

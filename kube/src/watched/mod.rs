@@ -6,7 +6,6 @@
 mod access;
 mod answers;
 mod backoff;
-mod blocking_threads;
 mod client;
 mod events;
 mod listed;
@@ -32,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -45,6 +44,9 @@ pub use self::token_review::{TokenReviewer, Verdict};
 use self::watch::Watch;
 use self::watch_state::{Kind, Phase};
 
+/// So many threads at most write the files of the cluster's thread and look up the name of the API server.
+const BLOCKING_THREADS: usize = 2;
+
 /// Where the API server is, and who we are to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiServer {
@@ -54,8 +56,8 @@ pub enum ApiServer {
     Kubeconfig(PathBuf),
 }
 
-/// What is watched, and where it is remembered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is watched, where it is remembered, and what it runs on.
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// The API server.
     pub api: ApiServer,
@@ -65,6 +67,9 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// True where the labels of namespaces are needed from the start: a watch more ([`Cluster::watch_namespace_labels`]).
     pub namespace_labels: bool,
+    /// Builds the runtime of the cluster's thread, with so many threads for blocking work at most. On a node it has one of them from the
+    /// start: where tokio has none and the system refuses one, the task that needs it panics, and that ends the daemon.
+    pub runtime: fn(&mut Builder, usize) -> io::Result<Runtime>,
 }
 
 /// The cluster cannot be watched at all.
@@ -76,7 +81,10 @@ pub enum StartError {
     )]
     NodeName(String),
     /// The thread, or its runtime, cannot be made.
-    #[error("the thread that watches the API server cannot be started")]
+    #[error(
+        "the thread that watches the API server cannot be started: {0}; raise TasksMax or LimitNOFILE of fairleadd's service, or the \
+         pod's limit of processes"
+    )]
     Thread(#[source] io::Error),
 }
 
@@ -145,7 +153,9 @@ impl Watched {
         wanted.extend(settings.namespace_labels.then_some(Kind::Namespaces));
         let shared = Arc::new(Shared::new(settings.node, &wanted));
         snapshot::restore(&settings.state_dir, &shared);
-        let runtime = blocking_threads::runtime().map_err(StartError::Thread)?;
+        let mut builder = Builder::new_current_thread();
+        let builder = builder.enable_all().thread_name("cluster-files");
+        let runtime = (settings.runtime)(builder, BLOCKING_THREADS).map_err(StartError::Thread)?;
         let (of_thread, api, dir) = (Arc::clone(&shared), settings.api, Arc::from(settings.state_dir));
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())

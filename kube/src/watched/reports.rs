@@ -184,6 +184,14 @@ impl Reports {
         self.waiting.iter().filter_map(|(pod, report)| Some((pod, report.values.get(NETWORK_STATUS)?)))
     }
 
+    /// The pods whose network-status has waited for longer than this.
+    pub(super) fn late(&self, longer_than: Duration) -> Vec<PodRef> {
+        let is_late = |report: &Report| {
+            report.values.contains_key(NETWORK_STATUS) && report.since.elapsed() > longer_than
+        };
+        self.waiting.iter().filter(|(_, report)| is_late(report)).map(|(pod, _)| pod.clone()).collect()
+    }
+
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()

@@ -30,7 +30,7 @@ use crate::pod::{Pod, PodRef};
 /// The first word of both files, and their version. What cannot be read by the version before raises it.
 const MAGIC: &str = "fairlead-cluster";
 const VERSION: u32 = 1;
-/// A longer file is not read, in bytes.
+/// A longer file is neither written nor read, in bytes.
 const LONGEST: u64 = 64 << 20;
 /// What is written of the objects of all namespaces together, in bytes: the rest is the first line, the node, and the lists' names.
 const OF_OBJECTS: u64 = LONGEST - (64 << 10);
@@ -200,9 +200,17 @@ where
 
 fn write_known(dir: Arc<Path>, shared: Arc<Shared>) -> impl FnOnce() -> io::Result<()> + Send + 'static {
     move || {
+        let path = dir.join(KNOWN);
         let mut saved = SavedKnown::of(&shared.node, &shared.known.lock());
-        tell_left_out(&shared, saved.shorten(OF_OBJECTS));
-        store(&dir.join(KNOWN), &saved)
+        let left_out = match store(&path, &saved) {
+            // Who has how much is counted only then: that takes as long as the writing.
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let left_out = saved.shorten(OF_OBJECTS);
+                store(&path, &saved).map(|()| left_out)
+            }
+            stored => stored.map(|()| BTreeSet::new()),
+        };
+        left_out.map(|namespaces| tell_left_out(&shared, namespaces))
     }
 }
 
@@ -252,13 +260,14 @@ pub(super) fn save_all(dir: &Arc<Path>, shared: &Arc<Shared>) {
 }
 
 /// Replaces a file as a whole: a crash leaves the old one or the new one. The text is never in memory as a whole: it would be as much
-/// again as all that is known.
+/// again as all that is known. One that would be longer than [`LONGEST`] is an error of the kind `FileTooLarge`.
 fn store(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     // The checksum is known last. Its place is as long whatever it is.
     write_first_line(&mut file, 0)?;
-    let mut body = BufWriter::new(Hashed { file: &mut file, hasher: Hasher::new() });
+    let room = LONGEST - file.stream_position()?;
+    let mut body = BufWriter::new(Hashed { file: &mut file, hasher: Hasher::new(), room });
     serde_json::to_writer(&mut body, value)?;
     let checksum = body.into_inner()?.hasher.finalize();
     file.rewind()?;
@@ -272,16 +281,21 @@ fn write_first_line(file: &mut File, checksum: u32) -> io::Result<()> {
     writeln!(file, "{MAGIC} {VERSION} {checksum:08x}")
 }
 
-/// A file that is written to, and the checksum of what was written.
+/// A file that is written to, the checksum of what was written, and how many bytes more there is room for.
 struct Hashed<'a> {
     file: &'a mut File,
     hasher: Hasher,
+    room: u64,
 }
 
 impl Write for Hashed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.room {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let written = self.file.write(bytes)?;
         self.hasher.update(bytes.get(..written).unwrap_or_default());
+        self.room -= written as u64;
         Ok(written)
     }
 
@@ -440,6 +454,16 @@ mod tests {
         store(&path, &Long(&path)).unwrap();
         let texts = load::<Vec<String>>(&path).unwrap();
         assert_eq!((texts.len(), texts[99].len()), (100, 10_000));
+    }
+
+    #[test]
+    fn no_longer_file_is_written_than_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(KNOWN);
+        let text: Arc<str> = "x".repeat(1 << 20).into();
+        let refused = store(&path, &vec![text; 64]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        assert!(fs::metadata(path.with_extension("new")).unwrap().len() <= LONGEST && !path.exists());
     }
 
     #[test]

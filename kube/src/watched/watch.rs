@@ -43,7 +43,7 @@ const ROOM_EVERY: Duration = Duration::from_secs(60);
 
 /// Why an attempt has ended.
 #[derive(Debug)]
-enum Failure {
+pub(super) enum Failure {
     /// All are to be listed again: the events since the version that we have are gone, or some objects were left out.
     ListAgain(String),
     /// The API has no such kind.
@@ -223,7 +223,12 @@ impl Watch {
         Err(Failure::ListAgain("a namespace has room for what was left out".to_owned()))
     }
 
-    fn take(&mut self, event: WatchEvent<Box<RawValue>>, version: &mut String) -> Result<(), Failure> {
+    /// Takes what the API tells, and has the snapshot written where it has something else by that.
+    pub(super) fn take(
+        &mut self,
+        event: WatchEvent<Box<RawValue>>,
+        version: &mut String,
+    ) -> Result<(), Failure> {
         let (text, deleted) = match event {
             WatchEvent::Added(text) | WatchEvent::Modified(text) => (text, false),
             WatchEvent::Deleted(text) => (text, true),

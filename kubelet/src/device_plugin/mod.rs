@@ -37,6 +37,8 @@ pub use watched_devices::{WatchedDevices, watched};
 
 /// The device plugins' directory in kubelet's directory.
 const DIRECTORY: &str = "device-plugins";
+/// So many calls allocate at once at most. Kubelet makes one after the other; one that hangs may outlive the kubelet that made it.
+const ALLOCATIONS: usize = 4;
 
 /// Whether kubelet may allocate a device to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +119,9 @@ pub enum DevicePluginError {
     #[error(transparent)]
     Watch(#[from] WatchError),
     /// The system has no thread for us, or no runtime on it.
-    #[error("no thread to serve kubelet on: {0}")]
+    #[error(
+        "no thread to serve kubelet on: {0}; raise TasksMax or LimitNOFILE of fairleadd's service, or the pod's limit of processes"
+    )]
     Thread(#[from] io::Error),
 }
 
@@ -203,7 +207,8 @@ impl Running {
             changes.send_replace(());
         })?;
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime_with_a_kept_thread(builder.enable_all().thread_name("kubelet-access"))?;
+        let builder = builder.enable_all().thread_name("kubelet-access");
+        let runtime = runtime_with_a_kept_thread(builder, ALLOCATIONS)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let work = move || {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::fallback::{MACVLAN, SRIOV, config};
 use super::pod_networks::{ARGS, Cluster, NETWORKS, definition, web};
 use super::*;
+use crate::delegate::script;
 use crate::store::Attachment;
 
 #[test]
@@ -184,4 +185,37 @@ fn x19_the_fallback_of_an_add_that_another_runtime_makes_is_an_event_of_its_pod(
     let nobodys = Cluster::new();
     nobodys.rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap();
     assert!(nobodys.api.warnings().is_empty(), "{:?}", nobodys.api.warnings());
+}
+
+#[test]
+fn a_pod_whose_network_status_waits_for_long_is_named_where_whereabouts_would_free_its_addresses() {
+    let mut cluster = Cluster::on_this_host();
+    let conf_dir = cluster.rig.dir.path().join("root/etc/cni/net.d");
+    for (file, name, ipam) in [
+        ("10-net.conflist", "net", json!({})),
+        ("20-leased.conflist", "leased", json!({"type": "whereabouts"})),
+    ] {
+        let plugin = json!({"type": "macvlan", "master": "eth0", "ipam": ipam});
+        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": [plugin]});
+        std::fs::write(conf_dir.join(file), list.to_string()).unwrap();
+    }
+    let plugins = tempfile::tempdir().unwrap();
+    let gives = r#"cat >/dev/null
+[ $CNI_COMMAND = DEL ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.66.0.2/24"}]}'"#;
+    script::write(&plugins.path().join("whereabouts"), gives);
+    cluster.rig.restart();
+    cluster.api.put_definition("shop", "leased", "", None);
+    let call = |command| {
+        cluster.rig.call(Request { path: plugins.path().display().to_string(), ..cluster.request(command) })
+    };
+    let named = || cluster.rig.engine().table("late-network-status").unwrap();
+    cluster.api.put_pod(&web(), &[(NETWORKS, "leased")]);
+    call(Command::Add).unwrap();
+    cluster.api.leave_unwritten(&of_name("web-1"));
+    assert_eq!(named(), json!([]), "it is written in time, and the other pod has no such address");
+    cluster.api.leave_unwritten(&web());
+    assert_eq!(named(), json!([web().to_string()]));
+    call(Command::Del).unwrap();
+    cluster.rig.reap();
+    assert_eq!(named(), json!([]), "its addresses went with it");
 }

@@ -17,13 +17,13 @@ use fairlead_cni::{CniError, Code};
 use fairlead_proto::DESCRIPTORS;
 use fairlead_proto::v1;
 use fairlead_proto::v1::remote_cni_server::{RemoteCni, RemoteCniServer};
-use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::{Builder, Error};
 
+use super::look_ups::LookUps;
 use super::{ServerState, responses};
 use crate::admission::Outcome;
 
@@ -50,8 +50,7 @@ pub(super) fn services(server: &ServerState) -> Result<Router, Error> {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    let remote_cni =
-        RemoteCniServer::new(Pods { server: server.clone(), look_ups: Semaphore::new(LOOK_UPS) });
+    let remote_cni = RemoteCniServer::new(Pods { server: server.clone(), look_ups: LookUps::new(LOOK_UPS) });
     let routes = Routes::new(remote_cni.max_decoding_message_size(wire::MAX_CONFIG))
         .add_service(
             HealthServer::new(health::OfReadiness::new(server)).max_decoding_message_size(MAX_QUESTION),
@@ -68,7 +67,7 @@ const LOOK_UPS: usize = 4;
 /// The networks of this node's pods.
 struct Pods {
     server: ServerState,
-    look_ups: Semaphore,
+    look_ups: LookUps,
 }
 
 #[tonic::async_trait]
@@ -156,9 +155,7 @@ impl Pods {
         &self,
         look: impl FnOnce() -> Result<T, CniError> + Send + 'static,
     ) -> Result<T, Status> {
-        // It is never closed.
-        let _turn = self.look_ups.acquire().await;
-        match tokio::task::spawn_blocking(look).await {
+        match self.look_ups.look_up(look).await {
             Ok(found) => found.map_err(|error| grpc_status::of_error(&error)),
             Err(error) => Err(grpc_status::of_error(&responses::fault_of(&error.to_string()))),
         }

@@ -1,6 +1,7 @@
 //! What is answered to whom, and what the engine learns of the way of an answer.
 
 use std::fs::File;
+use std::thread::scope;
 use std::time::SystemTime;
 
 use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER};
@@ -161,6 +162,39 @@ fn x04_status_of_a_daemon_that_starts_is_success_for_ten_seconds_after_an_announ
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"cniVersion":"1.1.0"}"#));
     marker.set_modified(SystemTime::now() - Duration::from_secs(10)).unwrap();
     assert_eq!(asked().code(), 50, "it holds up the node's pods by now");
+}
+
+#[test]
+fn x04_status_is_success_while_the_daemon_opens_and_takes_the_announcement_back() {
+    let rig = TestServer::shut();
+    let mut server = rig.server.clone();
+    let (admission, service) = (server.admission.clone(), rig.fake.clone());
+    // Both come after it was seen that the daemon is not open yet.
+    server.stop_was_announced = Arc::new(move || {
+        admission.open(service.clone()).unwrap();
+        false
+    });
+    let body = Body::from(request(Command::Status, "", &json!({})).to_string());
+    let asked = axum::http::Request::post(Command::Status.path()).body(body).unwrap();
+    let answer = runtime().unwrap().block_on(router(server).oneshot(asked)).unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+}
+
+#[test]
+fn questions_that_hang_in_the_engine_leave_threads_for_the_probes() {
+    let rig = TestServer::open();
+    let with_engine = || rig.fake.begun.lock().len();
+    scope(|s| {
+        let ask = || http(&rig.socket, "GET", "/v1/orphans", "");
+        let asked: Vec<_> = (0..2 * LOOK_UP_THREADS).map(|_| s.spawn(ask)).collect();
+        rig.until("every turn is taken", |_| with_engine() >= operator_routes::QUESTIONS);
+        let probed = ["/livez", "/healthz", "/readyz"].map(|path| http(&rig.socket, "GET", path, "").status);
+        assert_eq!((probed, with_engine()), ([200; 3], operator_routes::QUESTIONS));
+        rig.fake.gate.open();
+        for answer in asked {
+            assert_eq!(answer.join().unwrap().status, 200);
+        }
+    });
 }
 
 #[test]

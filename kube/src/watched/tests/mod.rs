@@ -39,6 +39,7 @@ impl Rig {
             node: "n1".into(),
             state_dir: self.dir.path().to_owned(),
             namespace_labels: true,
+            runtime: |builder, threads| builder.max_blocking_threads(threads).build(),
         }
     }
 

@@ -1,12 +1,20 @@
 //! Pods and definitions: as they come, as they go, and while the API server does not answer.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::thread;
 
+use futures_util::FutureExt;
+use kube::core::WatchEvent;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::runtime::Builder;
+
 use super::fake_api_server::{DEFINITIONS, NAMESPACES, NETWORKS, PODS};
 use super::*;
+use crate::watched::client::Connection;
+use crate::watched::shared::Shared;
+use crate::watched::watch::Watch;
+use crate::watched::watch_state::Kind;
 
 #[test]
 fn k7_a_waiting_call_wakes_at_once_when_its_pod_arrives() {
@@ -273,41 +281,46 @@ fn what_was_known_outlives_a_restart_with_the_api_down_and_the_first_list_correc
 #[test]
 fn what_is_known_is_on_disk_soon_after_it_is_known() {
     let rig = Rig::new();
-    let watched = rig.synced();
+    // It is in the first write: how long the pause after that one is, the disk decides.
     rig.api.apply(PODS, api_pod("a", "saved-by-itself", "u"));
+    let watched = rig.synced();
     let file = rig.state_dir().join("cluster-snapshot.json");
     until("the file", || fs::read_to_string(&file).is_ok_and(|text| text.contains("saved-by-itself")));
     drop(watched);
 }
 
 #[test]
-fn an_event_that_changes_nothing_of_what_is_saved_leaves_the_file_as_it_is() {
+fn only_an_event_that_changes_what_is_saved_has_the_snapshot_written() {
     let rig = Rig::new();
-    rig.api.apply(DEFINITIONS, api_definition("a", "net", "{}"));
-    rig.api.apply(NAMESPACES, json!({ "metadata": { "name": "a", "labels": { "tier": "gold" } } }));
-    let watched = rig.synced();
-    rig.api.apply(PODS, api_pod("a", "p", "u"));
-    let file = rig.state_dir().join("cluster-snapshot.json");
-    let text = || fs::read_to_string(&file).unwrap_or_default();
-    until("the file", || text().contains("\"p\""));
-    let written = || {
-        let file = fs::metadata(&file).unwrap();
-        (file.ino(), file.modified().unwrap())
+    let shared = Arc::new(Shared::new("n1".to_owned(), &Kind::ALL));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let connection = runtime.block_on(Connection::open(&rig.settings().api, &shared.counts)).unwrap();
+    let connection = Arc::new(connection);
+    type Event = WatchEvent<Box<RawValue>>;
+    let is_written_after = |kind: Kind, event: fn(Box<RawValue>) -> Event, object: &Value| {
+        let mut watch = Watch::new(Arc::clone(&connection), Arc::clone(&shared), kind);
+        watch.take(event(to_raw_value(object).unwrap()), &mut String::new()).unwrap();
+        shared.wake.snapshot.notified().now_or_never().is_some()
     };
-    let before = written();
+    let change = |kind, object: &Value| is_written_after(kind, WatchEvent::Modified, object);
     let mut pod = api_pod("a", "p", "u");
+    assert!(change(Kind::Pods, &pod));
     pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!("[]");
     pod["status"] = json!({ "phase": "Running" });
-    rig.api.apply(PODS, pod);
+    assert!(!change(Kind::Pods, &pod));
     let mut definition = api_definition("a", "net", "{}");
+    assert!(change(Kind::Definitions, &definition));
     definition["metadata"]["annotations"] = json!({ "example.com/of-no-concern": "1" });
-    rig.api.apply(DEFINITIONS, definition);
-    rig.api.apply(NAMESPACES, json!({ "metadata": { "name": "a", "labels": { "tier": "gold" } } }));
-    thread::sleep(Duration::from_secs(3));
-    assert_eq!(written(), before);
-    rig.api.apply(DEFINITIONS, api_definition("a", "net", "{\"type\":\"macvlan\"}"));
-    until("the change in the file", || text().contains("macvlan"));
-    drop(watched);
+    assert!(!change(Kind::Definitions, &definition));
+    assert!(change(Kind::Definitions, &api_definition("a", "net", "{\"type\":\"macvlan\"}")));
+    let namespace = json!({ "metadata": { "name": "a", "labels": { "tier": "gold" } } });
+    assert!(change(Kind::Namespaces, &namespace));
+    assert!(!change(Kind::Namespaces, &namespace));
+    let of = [(Kind::Pods, &pod), (Kind::Definitions, &definition), (Kind::Namespaces, &namespace)];
+    for (kind, object) in of {
+        assert!(is_written_after(kind, WatchEvent::Deleted, object), "{kind:?}");
+        assert!(!is_written_after(kind, WatchEvent::Deleted, object), "{kind:?}: it was not known");
+    }
 }
 
 #[test]

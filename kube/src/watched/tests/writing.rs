@@ -142,6 +142,8 @@ fn x11_a_value_that_a_policy_refuses_waits_and_is_written_once_the_policy_is_gon
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(watched.health().waiting_reports, 1);
     assert_eq!(asked(), 1, "not in a loop");
+    assert_eq!(watched.late_reports(Duration::from_secs(1)), [pod_ref("a", "p", Some("u"))]);
+    assert_eq!(watched.late_reports(Duration::from_secs(600)), []);
     // A restart tries at once; this daemon would within a minute.
     drop(watched);
     rig.api.with(|state| state.refuses = None);
