@@ -113,6 +113,12 @@ impl Devices for OfferedDevices {
         access.map(device_access).map_err(|reason| AllocationRefused { id: id.to_owned(), reason })
     }
 
+    fn allocation_answered(&self, id: &str) {
+        if let Ok(address) = id.parse() {
+            self.0.allocation_answered(address);
+        }
+    }
+
     fn cancel_allocation(&self, id: &str) {
         // An id that is no PCI address was refused by `allocate` already.
         if let Ok(address) = id.parse() {
@@ -150,6 +156,9 @@ impl Devices for OfferedPorts {
         let access = self.0.allocate(id);
         access.map(port_access).map_err(|reason| AllocationRefused { id: id.to_owned(), reason })
     }
+
+    /// A port is as it was, however long kubelet has waited.
+    fn allocation_answered(&self, _id: &str) {}
 
     /// A port is as it was: what was allocated is its directory's name.
     fn cancel_allocation(&self, _id: &str) {}

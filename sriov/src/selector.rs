@@ -13,7 +13,7 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::{LinkType, PciAddr, ScannedPf, ScannedVf};
+use crate::{LinkType, PciAddr, ScannedPf, ScannedVf, USER_SPACE_DRIVERS, VFIO_PCI};
 
 /// So many of the values that were found are shown.
 const SHOWN: usize = 8;
@@ -144,8 +144,15 @@ impl Selector {
     }
 
     /// InfiniBand has none of what a pool sets and verifies, such as a MAC address of 6 bytes. Only InfiniBand has partition keys.
-    /// Where Ethernet is selected beside it, that is served.
+    /// Where Ethernet is selected beside it, that is served. Under UIO nothing keeps a process from the machine's memory.
     fn why_unserved(&self) -> Option<String> {
+        let is_uio = |driver: &String| driver != VFIO_PCI && USER_SPACE_DRIVERS.contains(&driver.as_str());
+        if !self.drivers.is_empty() && self.drivers.iter().all(is_uio) {
+            let drivers = self.drivers.join(", ");
+            return Some(format!(
+                "drivers: [{drivers}] selects VFs under UIO, which are not served until they are bound to {VFIO_PCI}"
+            ));
+        }
         let is_infiniband = |link_type: &LinkType| *link_type == LinkType::Infiniband;
         let infiniband_alone = !self.link_types.is_empty() && self.link_types.iter().all(is_infiniband);
         let key = match (infiniband_alone, self.p_keys.is_empty()) {

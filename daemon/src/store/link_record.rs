@@ -141,6 +141,10 @@ pub struct VfRecord {
     /// interface here, or a release before wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// Under vfio-pci: the MAC address that the PF has for it, where ADD changes none. Its process may have the PF take another one. Absent
+    /// where its pool restores that, the PF told none, or a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pf_mac: Option<Mac>,
     /// The settings that ADD changes, as they were.
     pub before: VfChange,
 }

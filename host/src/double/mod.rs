@@ -147,6 +147,20 @@ impl FakeKernel {
         self.model().drive(address, driver)
     }
 
+    /// The kernel driver of a VF gives its interface up and keeps the VF, as iavf does whose PF does not answer, until it is bound again. The
+    /// tree of sysfs shows that.
+    pub fn give_interface_up(&self, address: &str) -> Result<(), Errno> {
+        self.model().give_interface_up(address)
+    }
+
+    /// From now on the kernel driver of a VF makes no interface when it is bound, as iavf does whose PF does not answer; or (`false`) it
+    /// does again. The tree of sysfs shows that.
+    pub fn withhold_interface(&self, address: &str, withheld: bool) {
+        if let Ok(device) = self.model().vfs.device(address) {
+            device.without_interface = withheld;
+        }
+    }
+
     /// The state of an IOMMU group from now on; it is free before that.
     pub fn set_group(&self, number: u32, state: IommuGroup) {
         self.model().vfs.groups.insert(number, state);

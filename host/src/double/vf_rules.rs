@@ -37,6 +37,7 @@ impl Model {
             driver: Some("igbvf".to_owned()),
             fixed: None,
             dead: false,
+            without_interface: false,
             attached_when_bound: None,
             rdma: None,
         };
@@ -155,18 +156,32 @@ impl Model {
             true => self.vfs.make_rdma(address)?,
             false => self.vfs.show(address)?,
         }
-        let mine = |link: &&Link| link.device.as_deref() == Some(address);
-        for namespace in self.namespaces.values_mut() {
-            let old = namespace.links.values().find(mine).map(|link| link.index);
-            old.and_then(|index| namespace.take(index));
-        }
+        self.take_interface(address);
         match driver {
             None | Some(VFIO_PCI) => Ok(()),
             Some(_) => self.appear(address),
         }
     }
 
+    /// The interface of a VF is gone, in whatever namespace it was.
+    fn take_interface(&mut self, address: &str) {
+        let mine = |link: &&Link| link.device.as_deref() == Some(address);
+        for namespace in self.namespaces.values_mut() {
+            let old = namespace.links.values().find(mine).map(|link| link.index);
+            old.and_then(|index| namespace.take(index));
+        }
+    }
+
+    /// The driver of a VF gives its interface up, and keeps the VF.
+    pub(super) fn give_interface_up(&mut self, address: &str) -> Result<(), Errno> {
+        self.take_interface(address);
+        self.vfs.show_interface(address, None)
+    }
+
     fn appear(&mut self, address: &str) -> Result<(), Errno> {
+        if self.vfs.device(address)?.without_interface {
+            return self.vfs.show_interface(address, None);
+        }
         let random = self.fresh_mac();
         let (fixed, vf) = self.of_address(address).ok_or(Errno::ENODEV)?;
         vf.mac = if fixed { vf.mac } else { Some(random) };
@@ -175,8 +190,9 @@ impl Model {
         let device = Some(address.to_owned());
         let host = self.namespace(HOST)?;
         let name = (0..).map(|n| format!("eth{n}")).find(|name| host.named(name).is_none());
-        let link = bare_link(0, &name.unwrap_or_default(), kind, 1500);
-        let index = host.insert(Link { mac, device, ..link });
+        let name = name.unwrap_or_default();
+        let index = host.insert(Link { mac, device, ..bare_link(0, &name, kind, 1500) });
+        self.vfs.show_interface(address, Some(&name))?;
         if let Some(program) = self.vfs.device(address)?.attached_when_bound {
             self.left_on(HOST, index)?.attach(program, true);
         }

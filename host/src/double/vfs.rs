@@ -45,6 +45,8 @@ pub(super) struct Device {
     pub(super) driver: Option<String>,
     pub(super) fixed: Option<String>,
     pub(super) dead: bool,
+    /// Whether its kernel driver makes no interface when it is bound.
+    pub(super) without_interface: bool,
     /// What somebody attaches to its interface whenever a driver is bound to it.
     pub(super) attached_when_bound: Option<AttachedProgram>,
     /// The number of the RDMA device that its kernel driver has made last; `None`: it makes none.
@@ -112,6 +114,19 @@ impl Vfs {
         let number = self.rdma_devices;
         self.device(address)?.rdma = Some(number);
         self.show(address)
+    }
+
+    /// The tree shows that a VF has an interface, or that it has none; what it shows of one is left as it is.
+    pub(super) fn show_interface(&self, address: &str, name: Option<&str>) -> Result<(), Errno> {
+        let Some(sysfs) = &self.sysfs else { return Ok(()) };
+        let device = sysfs.join("bus/pci/devices").join(address);
+        let net = device.join("net");
+        let shown = match name {
+            Some(name) if device.is_dir() && !net.exists() => fs::create_dir_all(net.join(name)),
+            Some(_) => Ok(()),
+            None => files::gone(fs::remove_dir_all(&net)),
+        };
+        shown.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or_default()))
     }
 
     pub(super) fn show(&self, address: &str) -> Result<(), Errno> {

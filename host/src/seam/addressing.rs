@@ -13,6 +13,8 @@ pub struct AddressFlags {
     pub tentative: bool,
     /// `IFA_F_DADFAILED`, read only.
     pub dad_failed: bool,
+    /// No `IFA_F_PERMANENT`, read only: it has a lifetime, as one that DHCP leased or a router announced.
+    pub dynamic: bool,
 }
 
 /// An address of an interface.

@@ -108,6 +108,9 @@ pub trait Devices: Send + Sync + 'static {
     /// When the device must not be allocated now.
     fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused>;
 
+    /// All devices of a call are allocated, and kubelet is answered. Since [`Devices::allocate`] it may have waited for one of them.
+    fn allocation_answered(&self, id: &str);
+
     /// Takes back an allocation that kubelet was never told of, because another device of the same call was refused.
     fn cancel_allocation(&self, id: &str);
 }

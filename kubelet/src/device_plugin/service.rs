@@ -62,10 +62,12 @@ impl Allocator {
     ) -> Result<Vec<wire::ContainerAllocateResponse>, Status> {
         let mut allocated_ids = Vec::new();
         let each = asked.iter().map(|container| self.allocate(&container.devices_ids, &mut allocated_ids));
-        let answers = each.collect();
-        // Kubelet takes the error for all of the containers: a VF that stayed allocated would wait for a pod that never had it.
-        if Result::is_err(&answers) {
-            allocated_ids.iter().for_each(|id| self.devices.cancel_allocation(id));
+        let answers: Result<Vec<_>, Status> = each.collect();
+        let ids = allocated_ids.iter();
+        match &answers {
+            Ok(_) => ids.for_each(|id| self.devices.allocation_answered(id)),
+            // Kubelet takes the error for all of the containers: a VF that stayed allocated would wait for a pod that never had it.
+            Err(_) => ids.for_each(|id| self.devices.cancel_allocation(id)),
         }
         answers
     }

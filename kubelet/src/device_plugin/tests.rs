@@ -24,6 +24,8 @@ struct TestDevices {
     access: Mutex<HashMap<String, Result<DeviceAccess, AllocationRefused>>>,
     /// How often each was allocated, less how often that was cancelled.
     allocated: Mutex<HashMap<String, i32>>,
+    /// Those of which kubelet was answered that a pod has them, in this order.
+    answered: Mutex<Vec<String>>,
     /// What would have to be waited for.
     unready: Mutex<HashSet<String>>,
 }
@@ -35,6 +37,7 @@ impl TestDevices {
             list: Sender::new(None),
             access: Mutex::default(),
             allocated: Mutex::default(),
+            answered: Mutex::default(),
             unready: Mutex::default(),
         })
     }
@@ -79,6 +82,10 @@ impl Devices for TestDevices {
         let access = self.access.lock().get(id).cloned().unwrap_or_else(|| Ok(DeviceAccess::default()))?;
         *self.allocated.lock().entry(id.to_owned()).or_default() += 1;
         Ok(access)
+    }
+
+    fn allocation_answered(&self, id: &str) {
+        self.answered.lock().push(id.to_owned());
     }
 
     fn cancel_allocation(&self, id: &str) {
@@ -269,6 +276,7 @@ fn k27_containers_get_what_they_need_and_multus_its_file() {
     assert_eq!(kernel.envs["PCIDEVICE_INTEL_COM_RADIO"], "0000:3b:02.0");
     assert!(kernel.devices.is_empty());
     assert_eq!(user.envs["PCIDEVICE_INTEL_COM_RADIO"], "0000:3b:02.1");
+    assert_eq!(*devices.answered.lock(), ["0000:3b:02.0", "0000:3b:02.1"]);
     let nodes: Vec<&str> = user.devices.iter().map(|d| d.host_path.as_str()).collect();
     assert_eq!(nodes, ["/dev/vfio/vfio", "/dev/vfio/17"]);
     let files = node.root.path().join("var/run/k8s.cni.cncf.io/devinfo/dp");
@@ -301,6 +309,7 @@ fn what_is_refused_or_unknown_fails_the_whole_allocation_with_the_reason() {
     std::fs::write(files, "no directory").unwrap();
     node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"]]).unwrap_err();
     assert_eq!(allocated(), 0);
+    assert!(devices.answered.lock().is_empty());
 }
 
 #[test]

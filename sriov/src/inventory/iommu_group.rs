@@ -30,6 +30,12 @@ impl GroupMember {
 }
 
 impl Inventory {
+    /// The number of a device's IOMMU group; `None` where there is no IOMMU.
+    pub(crate) fn iommu_group(&self, address: PciAddr) -> Result<Option<u32>, InventoryError> {
+        let group = target_name(&self.dir(address).join("iommu_group"))?;
+        Ok(group.and_then(|group| group.parse().ok()))
+    }
+
     /// The other members of a device's IOMMU group; none where there is no IOMMU.
     pub fn group_of(&self, address: PciAddr) -> Result<Vec<GroupMember>, InventoryError> {
         let dir = self.dir(address).join("iommu_group/devices");

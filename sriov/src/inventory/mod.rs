@@ -140,6 +140,15 @@ impl Inventory {
         inode(&self.dir(address))
     }
 
+    /// Whether a PCI device has a netdev, in whatever network namespace. Its directory `net` is empty while the netdev is in another one;
+    /// it is not there while there is none, because the driver has made none yet, or has given up.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub fn has_netdev(&self, address: PciAddr) -> Result<bool, InventoryError> {
+        Ok(inode(&self.dir(address).join("net"))?.is_some())
+    }
+
     /// The device on a bus, by its address there, that an interface belongs to; `None` for an interface of no device. For kernels
     /// that do not tell it of the link itself (before 5.14).
     ///
@@ -181,7 +190,7 @@ impl Inventory {
             index,
             interfaces: names(&dir.join("net"))?,
             driver: target_name(&dir.join("driver"))?,
-            iommu_group: target_name(&dir.join("iommu_group"))?.and_then(|group| group.parse().ok()),
+            iommu_group: self.iommu_group(address)?,
             numa_node: number(&dir.join("numa_node"))?,
         })
     }

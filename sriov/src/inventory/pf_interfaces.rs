@@ -144,6 +144,13 @@ impl<'d> Ports<'d> {
     }
 }
 
+/// The interface of the wire's port, by what is known of devlink, if the device in this directory still has it under that name.
+pub(super) fn uplink_at_home<'d>(device: &Path, devlink: &'d DevlinkDevice) -> Option<&'d str> {
+    let net = device.join("net");
+    let of_wire = devlink.ports.iter().filter(|port| port.end == DevlinkEnd::Wire);
+    of_wire.filter_map(|port| port.link.as_deref()).filter(|name| net.join(name).exists()).min()
+}
+
 /// What the interface in this directory speaks; `None` for what no VF speaks, too.
 pub(super) fn link_type(interface: &Path) -> Result<Option<LinkType>, InventoryError> {
     Ok(match number(&interface.join("type"))? {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fairlead_host::DevlinkDevice;
 use serde::{Deserialize, Serialize};
 
-use super::pf_interfaces::{Ports, link_type};
+use super::pf_interfaces::{Ports, link_type, uplink_at_home};
 use super::sysfs::{hexadecimal, names, number, target, target_name};
 use super::{GroupMember, Inventory, InventoryError, Physical, VfDevice};
 use crate::PciAddr;
@@ -189,13 +189,17 @@ impl Inventory {
     }
 
     /// The name of a PF's own interface, of a NIC in switchdev mode its uplink; `None` where it is not here. `devlink`: what is known of
-    /// that already.
+    /// that already. Where it names the port of the wire, sysfs is not asked about each interface: with many representors that takes long.
     pub fn own_interface(
         &self,
         physical: PciAddr,
         devlink: &[DevlinkDevice],
     ) -> Result<Option<String>, InventoryError> {
-        Ok(Ports::read(&self.dir(physical), of(devlink, physical))?.own_name().map(str::to_owned))
+        let (dir, devlink) = (self.dir(physical), of(devlink, physical));
+        if let Some(uplink) = devlink.and_then(|devlink| uplink_at_home(&dir, devlink)) {
+            return Ok(Some(uplink.to_owned()));
+        }
+        Ok(Ports::read(&dir, devlink)?.own_name().map(str::to_owned))
     }
 
     /// Whether a device can have VFs.

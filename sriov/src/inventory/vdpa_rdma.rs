@@ -33,7 +33,7 @@ pub enum Unserved {
 impl Inventory {
     /// What keeps a VF from every pod, or from those that are to have its RDMA device; mostly two looks at directories that are not there.
     pub fn unserved(&self, vf: PciAddr) -> Result<Option<Unserved>, InventoryError> {
-        if let Some(device) = self.vdpa(vf)? {
+        if let Some(device) = self.device_on("vdpa", vf)? {
             return Ok(Some(Unserved::Vdpa { vf, device }));
         }
         let device = names(&self.dir(vf).join("infiniband"))?.into_iter().next();
@@ -65,9 +65,14 @@ impl Inventory {
         Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
     }
 
-    /// The vDPA device that is made of a VF, itself or by way of an auxiliary device of its driver.
-    fn vdpa(&self, vf: PciAddr) -> Result<Option<String>, InventoryError> {
-        let devices = self.sysfs.join("bus/vdpa/devices");
+    /// Whether the driver of a VF has made auxiliary devices of it. Other drivers have those, and make interfaces, RDMA or vDPA devices.
+    pub(crate) fn has_auxiliary_devices(&self, vf: PciAddr) -> Result<bool, InventoryError> {
+        Ok(self.device_on("auxiliary", vf)?.is_some())
+    }
+
+    /// The first device of a bus that is made of a VF, itself or by way of other devices, as a vDPA device by way of an auxiliary one.
+    fn device_on(&self, bus: &str, vf: PciAddr) -> Result<Option<String>, InventoryError> {
+        let devices = self.sysfs.join("bus").join(bus).join("devices");
         let of = vf.to_string();
         for name in names(&devices)? {
             let leads_to = target(&devices.join(&name))?;

@@ -9,7 +9,18 @@ use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
 use super::target::DesiredState;
 use crate::vf_netdev::interface;
-use crate::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO_PCI, VfDevice};
+use crate::{Inventory, InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO_PCI, VfDevice};
+
+/// What is told of an address that has a lifetime. It may be the node's own all the same, as that of its storage network.
+const DYNAMIC: &str = ", which DHCP or a router gave it: if NetworkManager asked for that, have it leave the VF alone (udev: \
+                       NM_UNMANAGED=1)";
+/// Drivers that make no interface of a VF: these keep it for somebody, or give it to a VM, or make another device, which has it. Those of
+/// [`WITHOUT_INTERFACE_BY_NAME`] make none either.
+const WITHOUT_INTERFACE: [&str; 6] =
+    ["pci-stub", "pciback", "xen-pciback", "virtio-pci", "ifcvf", "pds_core"];
+/// What is in the names of further drivers that make no interface, as `mlx5_vfio_pci` and `vp-vdpa`. A VF under one for vDPA is in use
+/// before there is a vDPA device: it is made when somebody orders it (`vdpa dev add`).
+const WITHOUT_INTERFACE_BY_NAME: [&str; 2] = ["vfio", "vdpa"];
 
 impl Pools {
     /// What keeps a VF from the pods of its pool, or from every pod. One of no pool is lent as an interface, whatever RDMA device it has.
@@ -39,7 +50,7 @@ impl Provisioner {
             None if !desired.leaves && self.inventory.speaks_infiniband(vf)? => Some(infiniband(vf)),
             what => what,
         };
-        let user = || of(cache, vf, desired.left);
+        let user = || of(&self.inventory, cache, vf, desired.left);
         let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
     }
@@ -58,15 +69,20 @@ fn infiniband(vf: &VfDevice) -> String {
 }
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
-pub(super) fn of(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Option<String>, NetError> {
+fn of(
+    inventory: &Inventory,
+    cache: &ScanCache<'_>,
+    vf: &VfDevice,
+    left: bool,
+) -> Result<Option<String>, ProvisionError> {
     match vf.driver.as_deref() {
         // It is being bound, or was when a daemon ended; nobody can use it like that.
         None => Ok(None),
-        Some(VFIO_PCI) => of_group(cache, vf),
+        Some(VFIO_PCI) => Ok(of_group(cache, vf)?),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
             Ok(Some(format!("it is bound to {driver}, and only kernel drivers and {VFIO_PCI} are served")))
         }
-        Some(_) => of_interface(cache, vf, left),
+        Some(driver) => of_interface(inventory, cache, vf, driver, left),
     }
 }
 
@@ -78,10 +94,36 @@ fn of_group(cache: &ScanCache<'_>, vf: &VfDevice) -> Result<Option<String>, NetE
     })
 }
 
-fn of_interface(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Option<String>, NetError> {
+/// Who uses a VF whose interface is not in the host's namespace. Nobody can where its driver has made none, or has given it up. One with an
+/// RDMA device, or with an auxiliary one, can be used by that: somebody may have turned its interface off (devlink's `enable_eth`), to
+/// have RDMA or vDPA alone. A VF whose interface is missing by a fault may have an auxiliary device too (mlx5_core, irdma). These two
+/// cannot be told apart, so it is left alone as well.
+fn of_absent_interface(
+    inventory: &Inventory,
+    vf: &VfDevice,
+    driver: &str,
+) -> Result<Option<String>, InventoryError> {
+    if inventory.has_netdev(vf.address)? {
+        return Ok(Some("its interface is not in the host's network namespace".to_owned()));
+    }
+    let makes_none = WITHOUT_INTERFACE.contains(&driver)
+        || WITHOUT_INTERFACE_BY_NAME.iter().any(|part| driver.contains(part));
+    let is_used = makes_none
+        || inventory.has_auxiliary_devices(vf.address)?
+        || !inventory.rdma(vf.address)?.devices.is_empty();
+    Ok(is_used.then(|| format!("it is bound to {driver}, which makes no interface for it")))
+}
+
+fn of_interface(
+    inventory: &Inventory,
+    cache: &ScanCache<'_>,
+    vf: &VfDevice,
+    driver: &str,
+    left: bool,
+) -> Result<Option<String>, ProvisionError> {
     let mut host = cache.host()?;
     let Some(link) = interface(host.as_mut(), vf.address, &vf.interfaces)? else {
-        return Ok(Some("its interface is not in the host's network namespace".to_owned()));
+        return Ok(of_absent_interface(inventory, vf, driver)?);
     };
     if left {
         return Ok(None);
@@ -98,7 +140,10 @@ fn of_interface(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Opti
     }
     let addresses = host.addresses(link.index)?;
     let own = addresses.iter().find(|address| !is_link_local(address.net.addr()));
-    Ok(own.map(|address| format!("its interface {name:?} has the address {}", address.net)))
+    Ok(own.map(|address| {
+        let from = if address.flags.dynamic { DYNAMIC } else { "" };
+        format!("its interface {name:?} has the address {}{from}", address.net)
+    }))
 }
 
 /// Whether an address is one that the kernel gives every interface that is up: it says nothing about a user.

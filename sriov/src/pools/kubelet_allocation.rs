@@ -7,7 +7,7 @@ use fairlead_host::IommuGroup;
 
 use super::membership::as_selected;
 use super::pool_definition::PoolSettings;
-use super::records::OriginalState;
+use super::records::{OriginalState, Record};
 use super::resource_offer::{VfAccess, VfioNode};
 use super::state::{Member, MemberState, Refusal};
 use super::target::DesiredState;
@@ -35,8 +35,14 @@ impl Pools {
         noted.inspect_err(|_| self.cancel_allocation(address))
     }
 
-    /// Notes the RDMA nodes that kubelet is told, before it is: the pod's next sandbox may come without another question of kubelet's.
+    /// Notes the nodes that kubelet is told, before it is: the pod's next sandbox may come without another question of kubelet's. After a
+    /// reboot too, so that the IOMMU group is on the record.
     fn note_told_nodes(&self, address: PciAddr, access: &VfAccess) -> Result<(), String> {
+        let group = access.vfio.map(|node| node.number);
+        let noted = self.provisioner.records.change(address, |record| record.told_group = group);
+        noted.map_err(|error| {
+            format!("its IOMMU group cannot be noted ({error}): make room in the state directory")
+        })?;
         let nodes = access.rdma.iter().flat_map(|rdma| &rdma.nodes).map(String::as_str);
         let own: Vec<&str> = nodes.filter(|node| *node != RDMA_CM).collect();
         self.provisioner.records.note_told_nodes(address, &own).map_err(|error| {
@@ -44,25 +50,44 @@ impl Pools {
         })
     }
 
-    /// Refuses a lent VF with other RDMA nodes than kubelet gives the containers of its pod: kubelet asks once for a pod, and the VF may
-    /// have been bound anew since.
+    /// Refuses a lent VF with other nodes than kubelet gives the containers of its pod: kubelet asks once for a pod, and the VF may have
+    /// been bound or made anew since, or the machine was booted.
     pub(super) fn must_have_told_nodes(&self, address: PciAddr) -> Result<(), Refused> {
-        let pool = {
+        let (may_be_offered, pool_with_rdma) = {
             let state = self.lock();
             let settings = state.member(address).and_then(|(entry, _)| entry.settings.as_ref());
-            settings.filter(|settings| settings.tells_rdma_nodes()).map(|settings| settings.name.clone())
+            // Where no declared pool has the VF just now, one may have had it when kubelet was told.
+            let may_be_offered = settings.is_none_or(|settings| settings.offered_as().is_some());
+            let with_rdma = settings.filter(|settings| settings.tells_rdma_nodes());
+            (may_be_offered, with_rdma.map(|settings| settings.name.clone()))
         };
-        let Some(pool) = pool else { return Ok(()) };
+        let by_group = may_be_offered.then(|| self.other_group(address)).flatten();
+        let by_rdma = || {
+            let pool = pool_with_rdma?;
+            self.other_rdma_nodes(address).map(|why| Refused { pool, why })
+        };
+        by_group.or_else(by_rdma).map_or(Ok(()), Err)
+    }
+
+    /// Why not, where a VF is in another IOMMU group than kubelet was told. That node may be another pod's VF by now, whatever driver
+    /// this one has.
+    fn other_group(&self, address: PciAddr) -> Option<Refused> {
+        let of_record = |record: &Record| Some((record.told_group?, record.pool.clone()));
+        let (told, pool) = self.provisioner.records.with(address, of_record).flatten()?;
+        // What sysfs does not say now is no reason: under vfio-pci a VF that is in no group is refused for that.
+        let now = self.provisioner.inventory.iommu_group(address).ok()??;
+        let nodes = |group: u32| format!("those of IOMMU group {group}");
+        let why = Refusal::OtherNodes { told: nodes(told), now: nodes(now) };
+        (now != told).then_some(Refused { pool, why })
+    }
+
+    /// Why not, where a VF has other RDMA nodes than kubelet was told.
+    fn other_rdma_nodes(&self, address: PciAddr) -> Option<Refusal> {
         let told = self.provisioner.records.told_nodes(address);
         // What sysfs does not say now is no reason: a VF that has lost its RDMA device is not ready for long.
         let now = self.provisioner.inventory.rdma(address).unwrap_or_default();
-        match !now.has_verbs() || told.iter().all(|node| now.nodes.contains(node)) {
-            true => Ok(()),
-            false => {
-                let why = Refusal::OtherNodes { told: told.join(", "), now: now.nodes.join(", ") };
-                Err(Refused { pool, why })
-            }
-        }
+        let has_others = now.has_verbs() && !told.iter().all(|node| now.nodes.contains(node));
+        has_others.then(|| Refusal::OtherNodes { told: told.join(", "), now: now.nodes.join(", ") })
     }
 
     /// Gives a member to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a pod may have
@@ -78,10 +103,9 @@ impl Pools {
             let why = allocated.err().unwrap_or(Refusal::Lent);
             tracing::info!(pci = %address, %why, "kubelet gives a VF to a pod: it is prepared first");
             self.wait_for_cleaning(address);
-            let now = Instant::now();
-            allocated = self.update_at(now, |state| {
+            allocated = self.update(|state| {
                 let entry = state.of(address).ok_or(Refusal::Gone)?;
-                entry.pool.allocated_when_ready(address, now)
+                entry.pool.allocated_when_ready(address)
             });
         }
         allocated.map_err(|why| why.to_string())?;
@@ -90,6 +114,14 @@ impl Pools {
             self.cancel_allocation(address);
             format!("that a pod has it cannot be marked ({error}): make room in the run directory")
         })
+    }
+
+    /// Kubelet is answered: its pod has this VF, and all others that it has asked for with it.
+    pub(super) fn allocation_answered(&self, address: PciAddr) {
+        let now = Instant::now();
+        self.update_at(now, |state| {
+            state.of(address).map(|entry| entry.pool.allocation_answered(address, now))
+        });
     }
 
     /// The pod that a VF was allocated to is refused it, or another one that it wants beside it.

@@ -81,6 +81,25 @@ impl Provisioner {
         Ok(original)
     }
 
+    /// How the interface of a member was. Of one whose driver had made none when it was adopted, the first that the driver makes is on
+    /// record from now on, with the MAC address from before.
+    pub(super) fn original_interface(
+        &self,
+        address: PciAddr,
+        original: &OriginalState,
+    ) -> Result<Appearance, ProvisionError> {
+        if let Some(interface) = &original.interface {
+            return Ok(interface.clone());
+        }
+        let vf = self.inventory.vf(address)?;
+        let look = self.present_appearance(&vf)?;
+        let look = look.ok_or_else(|| ProvisionError::Changed("it has no interface".to_owned()))?;
+        let mac = original.settings.mac.filter(|mac| !mac.is_zero());
+        let interface = Appearance { mac, ..look };
+        self.record_original(&vf, &OriginalState { interface: Some(interface.clone()), ..original.clone() })?;
+        Ok(interface)
+    }
+
     /// The RDMA devices that it has, or had when it last had its driver.
     fn rdma_before(
         &self,

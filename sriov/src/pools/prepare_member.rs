@@ -16,7 +16,7 @@ use super::target::{DesiredState, ReadyVf};
 use crate::vf_netdev::{APPEARS, interface, wait_for_netdev};
 use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
 
-/// The pause between two looks for an RDMA device.
+/// The pause between two looks for what a driver makes.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Provisioner {
@@ -36,8 +36,7 @@ impl Provisioner {
         desired: &DesiredState,
         idle: TakeIdle<'_>,
     ) -> Result<ReadyVf, ProvisionError> {
-        let vf = self.inventory.vf(address)?;
-        self.may_be_had(&vf, desired, &self.cache())?;
+        let vf = self.unused_vf(address, desired)?;
         let is_new = self.record(address)?.original_in(&self.boot_id).is_none();
         // On record before anything is changed: the next daemon gives back what this one has begun with.
         let original = self.adopt(&vf, desired)?;
@@ -54,9 +53,10 @@ impl Provisioner {
         failpoint::pass("pool.set");
         self.bind_driver(&vf, driver, desired, &original)?;
         failpoint::pass("pool.bound");
-        if let Some(interface) = original.interface.as_ref().filter(|_| driver != VFIO_PCI) {
+        if driver != VFIO_PCI {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
-            self.configure_netdev(address, link, &desired.look(interface), idle)?;
+            let interface = self.original_interface(address, &original)?;
+            self.configure_netdev(address, link, &desired.look(&interface), idle)?;
         }
         let goes_without = driver == VFIO_PCI || !desired.keeps_rdma;
         let has_rdma = goes_without || self.wait_for_rdma(address, &original)?;
@@ -71,6 +71,23 @@ impl Provisioner {
                 "its driver has made no RDMA device again: see that the driver's module for RDMA is loaded"
                     .to_owned(),
             )),
+        }
+    }
+
+    /// The VF, if nobody uses it. An interface that its driver may be making just now is waited for, because somebody may use that; a
+    /// driver that makes none in time is bound anew.
+    fn unused_vf(&self, address: PciAddr, desired: &DesiredState) -> Result<VfDevice, ProvisionError> {
+        let until = Instant::now() + APPEARS;
+        loop {
+            // Before it is looked at who uses the VF: an interface that comes later is looked at in the next turn.
+            let has_netdev = self.inventory.has_netdev(address)?;
+            let vf = self.inventory.vf(address)?;
+            self.may_be_had(&vf, desired, &self.cache())?;
+            let makes_none = vf.driver.as_deref().is_none_or(|driver| driver == VFIO_PCI);
+            if makes_none || has_netdev || Instant::now() >= until {
+                return Ok(vf);
+            }
+            sleep(LOOK);
         }
     }
 
@@ -116,9 +133,8 @@ impl Provisioner {
         let record = self.record(address)?;
         // A reboot has undone what was changed, and a VF that is gone has nothing to be given back.
         let Some(original) = record.original_in(&self.boot_id) else { return self.forget_original(address) };
-        let vf = self.inventory.vf(address)?;
         // Whoever uses it now has not got it from us: it is given back when he is done.
-        self.leave_alone(&vf, desired.left)?;
+        let vf = self.unused_vf(address, &DesiredState::to_be_given_back(desired.left))?;
         let original = &self.begin_work(&vf, desired, original)?;
         if !desired.stays_bound(&vf, &record, original, false) {
             self.reset(&vf, &original.driver)?;
@@ -224,8 +240,9 @@ impl Provisioner {
         mac: Option<fairlead_host::Mac>,
     ) -> Result<Link, ProvisionError> {
         let mut host = self.kernel.host()?;
-        let link = wait_for_netdev(host.as_mut(), address, APPEARS)?
-            .ok_or_else(|| ProvisionError::Unfit(format!("driver {driver} makes no interface for it")))?;
+        let Some(link) = wait_for_netdev(host.as_mut(), address, APPEARS)? else {
+            return Err(self.without_netdev(address, driver)?);
+        };
         let vf = KernelVf { kernel: self.kernel.as_ref(), address, driver };
         let link = match mac.filter(|mac| link.mac != Some(*mac)) {
             Some(mac) => vf.take_back(host.as_mut(), &link, mac)?,
@@ -236,6 +253,19 @@ impl Provisioner {
             tracing::warn!(pci = %address, %mac, "a VF's interface does not take its MAC address");
         }
         Ok(link)
+    }
+
+    /// Why a VF that a driver has is without an interface in the host's namespace. Where it has none anywhere, that may be its PF's fault:
+    /// iavf makes none while the PF does not answer.
+    fn without_netdev(&self, address: PciAddr, driver: &str) -> Result<ProvisionError, ProvisionError> {
+        let why = format!("driver {driver} makes no interface for it");
+        if self.inventory.has_netdev(address)? {
+            return Ok(ProvisionError::Unfit(why));
+        }
+        let physical = self.inventory.vf(address)?.physical.address;
+        Ok(ProvisionError::Physical(format!(
+            "{why}: see that its PF {physical} is up, and by the kernel's log that it answers"
+        )))
     }
 
     /// Waits for the driver to make its RDMA device again, which some do after the interface (irdma, for iavf), and for the device's node

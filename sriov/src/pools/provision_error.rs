@@ -20,7 +20,8 @@ pub(super) enum ProvisionError {
     /// It is not as it was left, and can be made so again.
     #[error("{0}")]
     Changed(String),
-    /// It may be what it should be: its PF was not there to be asked, or not itself, or the module that makes its RDMA device is away.
+    /// It may be what it should be: its PF was not there to be asked, or not itself, or does not answer the VF's driver, or the module that
+    /// makes its RDMA device is away.
     #[error("{0}")]
     Physical(String),
     /// Sysfs could not be read.

@@ -1,7 +1,7 @@
 //! What is on disk of the members of pools. A record in the state directory, one file a VF, says how a member was when it was
-//! adopted, what it keeps for good and what holds it; it is written before anything is changed. A mark in the run directory
-//! says in whose hands the member is; it dies with the boot, as the member's cleanness does. So do the RDMA nodes that kubelet was
-//! told of it, which stand beside its mark.
+//! adopted, what it keeps for good, what holds it and the IOMMU group that kubelet was told of it; it is written before anything
+//! is changed. A mark in the run directory says in whose hands the member is; it dies with the boot, as the member's cleanness
+//! does. So do the RDMA nodes that kubelet was told of it, which stand beside its mark.
 //!
 //! Whoever reads a record waits for no disk: it is as it was written last. The JSON of records and the words of marks are read
 //! by other releases too and stay as they are.
@@ -44,6 +44,10 @@ pub(super) struct Record {
     /// which bind every VF anew before the next pod has it, can read the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unclean: Option<String>,
+    /// The IOMMU group whose node kubelet was told last, and gives its pod's containers also after a reboot; absent where it was told
+    /// none, or an earlier release told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) told_group: Option<u32>,
     /// How it was before its pool had it, while it is anything else.
     #[serde(rename = "was", default, skip_serializing_if = "Option::is_none")]
     pub(super) original: Option<OriginalState>,
@@ -252,7 +256,12 @@ impl Records {
 
     /// The record of one VF.
     pub(super) fn get(&self, address: PciAddr) -> Option<Record> {
-        self.lock().get(&address).cloned()
+        self.with(address, Record::clone)
+    }
+
+    /// What is `seen` in the record of one VF, without a copy of it.
+    pub(super) fn with<T>(&self, address: PciAddr, seen: impl FnOnce(&Record) -> T) -> Option<T> {
+        self.lock().get(&address).map(seen)
     }
 
     /// Has a record of a pool's member; it is on disk when it is first changed.
@@ -270,6 +279,7 @@ impl Records {
             mac: mac(),
             held,
             unclean: None,
+            told_group: None,
             original: None,
             version: RecordVersion::written_now(FORMAT),
             rest: BTreeMap::new(),

@@ -256,14 +256,16 @@ impl Pools {
     /// Whether the pool names a VF's interface again before anybody else has it, as it was named when it was adopted. A VF to which
     /// nothing was done keeps whatever name it comes home with.
     pub fn restores_name(&self, address: PciAddr) -> bool {
-        let record = self.provisioner.records.get(address);
-        record.is_some_and(|record| record.name_in(&self.provisioner.boot_id).is_some())
+        let boot_id = &self.provisioner.boot_id;
+        let records = &self.provisioner.records;
+        records.with(address, |record| record.name_in(boot_id).is_some()).unwrap_or_default()
     }
 
     /// Whether the pool makes all settings of a VF again before anybody else has it.
     pub fn restores_settings(&self, address: PciAddr) -> bool {
-        let record = self.provisioner.records.get(address);
-        record.is_some_and(|record| record.original_in(&self.provisioner.boot_id).is_some())
+        let boot_id = &self.provisioner.boot_id;
+        let records = &self.provisioner.records;
+        records.with(address, |record| record.original_in(boot_id).is_some()).unwrap_or_default()
     }
 
     /// A pod has left on a VF what could not be undone, in words (`why`): its pool, which [makes it anew](Pools::restores_settings), gives

@@ -122,6 +122,13 @@ impl Offer {
         pools.allocate(vf)
     }
 
+    /// Kubelet is answered that a pod has a VF: asked again soon after that, it is for another container of the same pod.
+    pub fn allocation_answered(&self, vf: PciAddr) {
+        if let Some(pools) = self.pools.upgrade() {
+            pools.allocation_answered(vf);
+        }
+    }
+
     /// The pod that a VF was allocated to does not get it after all.
     pub fn cancel_allocation(&self, vf: PciAddr) {
         if let Some(pools) = self.pools.upgrade() {

@@ -144,6 +144,10 @@ fn a_resource_that_is_wrong_is_refused_alone() {
             json!({"resourceName": "b", "selectors": [{"linkTypes": ["infiniband"]}, {"pKeys": ["0x8001"]}]}),
             "linkTypes: [infiniband] selects VFs of InfiniBand, which are not served yet",
         ),
+        (
+            json!({"resourceName": "b", "selectors": {"drivers": ["igb_uio", "uio_pci_generic"]}}),
+            r#"resource "b": drivers: [igb_uio, uio_pci_generic] selects VFs under UIO, which are not served until they are bound to vfio-pci"#,
+        ),
         (json!({"resourceName": 7, "selectors": {}}), "expected a string"),
         (json!("b"), "invalid type: string \"b\""),
     ];
@@ -157,11 +161,12 @@ fn a_resource_that_is_wrong_is_refused_alone() {
 }
 
 #[test]
-fn a_resource_that_selects_ethernet_beside_infiniband_is_served() {
+fn a_resource_that_selects_what_is_served_beside_what_is_not_is_served() {
     for selectors in [
         json!({"linkTypes": ["ether", "infiniband"]}),
         json!([{"linkTypes": ["infiniband"]}, {"linkTypes": ["ether"]}]),
         json!([{}, {"pKeys": ["0x8001"]}]),
+        json!({"drivers": ["igb_uio", "vfio-pci"]}),
     ] {
         let file = json!({"resourceList": [{"resourceName": "a", "selectors": selectors}]});
         let config = read(&file.to_string()).unwrap();

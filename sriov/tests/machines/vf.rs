@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 use fairlead_sriov::InventoryError;
 
 use crate::machine::{MLX5, Machine, at};
@@ -56,6 +57,26 @@ fn an_mlx5_in_switchdev_mode_shows_its_representors_beside_its_own_interface() {
     let vf = machine.inventory().vf(at("0000:08:00.2")).unwrap();
     assert_eq!(vf.physical.interfaces, ["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"]);
     assert_eq!(vf.driver.as_deref(), Some("mlx5_core"));
+}
+
+#[test]
+fn the_uplink_that_devlink_named_is_the_pfs_own_interface_without_a_reading_of_each_representor() {
+    let machine = Machine::new();
+    machine.device("0000:08:00.0", "mlx5_core", &["enp8s0f0np0", "enp8s0f0npf0vf0"], 0);
+    machine.attribute("0000:08:00.0", "net/enp8s0f0npf0vf0/phys_switch_id", ""); // cannot be read
+    let own = |uplink: &str| {
+        let port = |end, link: &str| DevlinkPort { end, link: Some(link.to_owned()) };
+        let devlink = DevlinkDevice {
+            bus: "pci".to_owned(),
+            name: "0000:08:00.0".to_owned(),
+            switchdev: Some(true),
+            ports: vec![port(DevlinkEnd::Vf(0), "enp8s0f0npf0vf0"), port(DevlinkEnd::Wire, uplink)],
+        };
+        machine.inventory().own_interface(at("0000:08:00.0"), &[devlink])
+    };
+    assert_eq!(own("enp8s0f0np0").unwrap().as_deref(), Some("enp8s0f0np0"));
+    // It has another name by now: sysfs is asked.
+    assert!(matches!(own("p0"), Err(InventoryError::Io { .. })));
 }
 
 #[test]

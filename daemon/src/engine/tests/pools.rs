@@ -164,6 +164,20 @@ fn an_add_that_finds_its_vf_as_it_wants_it_is_not_handed_to_another_thread() {
 }
 
 #[test]
+fn x07_the_mac_address_of_a_vf_under_vfio_is_its_pools_again_and_its_del_reads_no_settings() {
+    let rig = kept("pools: [{name: radio, selectors: {vendors: ['8086']}, driver: vfio-pci}]");
+    let lasting = rig.settings().mac;
+    rig.add(&config(VF, "")).unwrap();
+    rig.takes_another_mac(PF);
+    assert_ne!(rig.settings().mac, lasting);
+    rig.kernel.forget_calls();
+    rig.del(&config(VF, "")).unwrap();
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0);
+    rig.engine().core.kinds.sriov.pools.work_here();
+    assert_eq!((rig.settings().mac, rig.states()), (lasting, vec!["ready".to_owned(); 2]));
+}
+
+#[test]
 fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
     let mut rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();

@@ -97,6 +97,21 @@ fn a_pools_vf_with_a_program_or_settings_of_a_pods_is_quarantined_until_it_was_b
 }
 
 #[test]
+fn a_pools_vf_whose_driver_has_given_its_interface_up_is_quarantined_until_it_was_bound_anew() {
+    let rig = kept(POOL);
+    rig.add(&config(VF, "")).unwrap();
+    rig.kernel.give_interface_up(VF).unwrap();
+    rig.del(&config(VF, "")).unwrap();
+    rig.reap();
+    let row = &rig.members()[0];
+    assert_eq!(row["state"], "quarantined", "{row}");
+    let told = "its driver igbvf has made no interface for it since its last pod";
+    assert_eq!(row["reason"], told);
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
 fn a_pools_vf_that_is_not_clean_although_it_was_bound_anew_stays_quarantined_until_it_is_released() {
     let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();

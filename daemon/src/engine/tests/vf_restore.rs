@@ -66,6 +66,18 @@ fn x22_an_add_for_a_vf_of_a_dead_pod_finishes_that_one_first() {
 }
 
 #[test]
+fn a_vf_whose_driver_has_given_its_interface_up_is_bound_anew_and_comes_home() {
+    let rig = Rig::new();
+    let before = rig.at_home();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.give_interface_up(VF).unwrap();
+    rig.del(&config(TAGGED)).unwrap();
+    rig.reap();
+    assert_eq!(forget_index(rig.at_home()), forget_index(before));
+    assert_eq!((rig.settings().vlan.unwrap().id, rig.engine().core.store.all().len()), (0, 0));
+}
+
+#[test]
 fn a_vf_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
     let rig = Rig::new();
     let before = rig.at_home().unwrap();

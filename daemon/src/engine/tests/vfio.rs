@@ -6,7 +6,7 @@ use std::thread;
 
 use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
-use fairlead_host::{IommuGroup, NetKernel, Op, SetLink, Vf};
+use fairlead_host::{IommuGroup, NetKernel, Op, SetLink, Vf, VfChange};
 
 use super::vf::{TAGGED, config as kernel_config, join_group};
 use super::*;
@@ -31,6 +31,13 @@ impl Rig {
 
     fn settings_sent(&self) -> usize {
         self.ops().into_iter().filter(|op| matches!(op, Op::SetVfs { .. })).count()
+    }
+
+    /// The first VF of a PF gets another MAC address, as a process that drives it can have its PF take one.
+    pub(super) fn takes_another_mac(&self, pf: &str) {
+        let pf = self.kernel.host().unwrap().link_by_name(pf).unwrap().unwrap().index;
+        let mac = Some("02:00:00:00:00:99".parse().unwrap());
+        self.in_host(Op::SetVfs { pf, changes: vec![(0, VfChange { mac, ..VfChange::default() })] });
     }
 
     pub(super) fn sys(&self) -> PathBuf {
@@ -124,6 +131,16 @@ fn d24_the_mtu_is_told_as_the_pfs_own_interface_has_it_and_check_does_not_go_by_
 }
 
 #[test]
+fn d24_an_mtu_that_cannot_be_read_is_left_out_of_the_answer_and_fails_no_add() {
+    let rig = Rig::new();
+    let net = rig.sys().join("bus/pci/devices").join(VFIO_PF).join("net");
+    fs::create_dir_all(net.join(VFIO_LINK).join("phys_switch_id")).unwrap(); // cannot be read as a file
+    let answer: serde_json::Value = serde_json::from_str(&rig.add(&config("")).unwrap()).unwrap();
+    assert_eq!(answer["interfaces"][0]["mtu"], serde_json::Value::Null);
+    rig.del(&config("")).unwrap();
+}
+
+#[test]
 fn k27_settings_are_set_in_one_message_and_given_back_in_one() {
     let rig = Rig::new();
     let before = rig.settings_given();
@@ -131,6 +148,48 @@ fn k27_settings_are_set_in_one_message_and_given_back_in_one() {
     assert_eq!((rig.settings_given().vlan.unwrap().id, rig.settings_sent()), (100, 1));
     rig.del(&config(TAGGED)).unwrap();
     assert_eq!((rig.settings_given(), rig.settings_sent()), (before, 2));
+}
+
+#[test]
+fn the_mac_address_that_a_process_has_taken_goes_with_its_pod_whether_or_not_a_setting_was_wanted() {
+    type End = fn(&Rig, &str);
+    let del: End = |rig, config| drop(rig.del(config).unwrap());
+    let death: End = |rig, _| {
+        rig.kernel.kill_namespace(POD);
+        rig.engine().core.sweep();
+        rig.reap();
+    };
+    for (more, end) in [(r#","trust":"on""#, del), ("", del), (r#","trust":"on""#, death), ("", death)] {
+        let rig = Rig::new();
+        let before = rig.settings_given();
+        rig.add(&config(more)).unwrap();
+        rig.takes_another_mac(VFIO_LINK);
+        assert_ne!(rig.settings_given().mac, before.mac);
+        end(&rig, &config(more));
+        assert_eq!(rig.settings_given(), before, "{more}");
+        assert!(rig.engine().core.store.all().is_empty());
+    }
+}
+
+#[test]
+fn without_its_pfs_interface_del_of_a_vf_fails_only_where_add_has_changed_a_setting() {
+    for (more, has_changed) in [("", false), (TAGGED, true), (r#","mac":"02:00:00:00:00:78""#, true)] {
+        let rig = Rig::new();
+        let before = rig.settings_given();
+        rig.add(&config(more)).unwrap();
+        let interface = rig.sys().join("bus/pci/devices").join(VFIO_PF).join("net").join(VFIO_LINK);
+        fs::remove_dir_all(&interface).unwrap(); // it is in another namespace
+        let done = rig.del(&config(more));
+        fs::create_dir_all(&interface).unwrap();
+        if has_changed {
+            let error = done.unwrap_err();
+            assert!(error.msg.contains("has no interface here that tells its settings"), "{more}: {error}");
+            rig.del(&config(more)).unwrap();
+        } else {
+            done.unwrap();
+        }
+        assert_eq!((rig.settings_given(), rig.engine().core.store.all().len()), (before, 0), "{more}");
+    }
 }
 
 #[test]
@@ -330,7 +389,7 @@ fn check_looks_at_the_driver_and_at_the_settings() {
     let mut host = rig.kernel.host().unwrap();
     let pf = host.link_by_name(VFIO_LINK).unwrap().unwrap().index;
     let vlan = fairlead_host::VfVlan { id: 7, ..Default::default() };
-    let change = fairlead_host::VfChange { vlan: Some(vlan), ..Default::default() };
+    let change = VfChange { vlan: Some(vlan), ..Default::default() };
     host.batch(&[Op::SetVfs { pf, changes: vec![(0, change)] }]).unwrap();
     let error = rig.check(&config(TAGGED), &result).unwrap_err();
     assert!(error.msg.contains("settings of its VF 0000:41:10.0 have changed: vlan 7"), "{error}");

@@ -255,6 +255,7 @@ fn address(payload: &[u8]) -> Option<Option<Address>> {
         nodad: flags & libc::IFA_F_NODAD != 0,
         tentative: flags & libc::IFA_F_TENTATIVE != 0,
         dad_failed: flags & libc::IFA_F_DADFAILED != 0,
+        dynamic: flags & libc::IFA_F_PERMANENT == 0,
     };
     Some(Some(Address { index, net, broadcast, flags }))
 }

@@ -9,7 +9,8 @@ use super::{Member, Pool, Refusal};
 use crate::PciAddr;
 
 /// A member that is allocated again so soon is allocated to the same pod: kubelet asks for each container, and an app container may
-/// have what an init container had. In that time no other pod can have been admitted, started, used the member and ended with it.
+/// have what an init container had. In that time no other pod can have been admitted, started, used the member and ended with it. It
+/// begins when kubelet is answered: no pod starts before.
 const SAME_POD: Duration = Duration::from_secs(2);
 
 impl Pool {
@@ -32,19 +33,22 @@ impl Pool {
 
     /// Whether one that was allocated and had to be waited for is ready for its pod, or lent still, so that its ADD waits. If not, the pod
     /// is refused it.
-    pub fn allocated_when_ready(&mut self, address: PciAddr, now: Instant) -> Result<(), Refusal> {
+    pub fn allocated_when_ready(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         let is_its = matches!(
             member.state,
             MemberState::Ready { allocated: true, .. } | MemberState::Lent { allocated: true, .. }
         );
         if is_its && member.hold.is_none() {
-            // Since `Pool::allocate` the member was prepared, which takes its time.
-            member.allocated_at = Some(now);
             return Ok(());
         }
         member.set_allocated(false);
         Err(member.lendable().err().unwrap_or_else(|| member.not_yet()))
+    }
+
+    /// The allocator is answered. Since [`Pool::allocate`] it may have waited: for this member, or for another one of the same answer.
+    pub fn allocation_answered(&mut self, address: PciAddr, now: Instant) {
+        self.with(address, |member| member.allocated_at = Some(now));
     }
 
     /// A pod that a member was allocated to is refused it.

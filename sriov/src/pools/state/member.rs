@@ -127,7 +127,7 @@ pub struct Member {
     pub state: MemberState,
     /// What keeps it from pods.
     pub hold: Option<Hold>,
-    /// When its allocator last gave it to a pod; `None`: not since the daemon's start.
+    /// When its allocator last gave it to a pod, or was answered so; `None`: not since the daemon's start.
     pub allocated_at: Option<Instant>,
 }
 

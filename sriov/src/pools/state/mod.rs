@@ -82,10 +82,9 @@ pub enum Refusal {
     /// The machine does not have it.
     #[error("the machine does not have it any more")]
     Gone,
-    /// It was bound anew since kubelet was told its RDMA nodes, which are another VF's now or nobody's.
-    #[error(
-        "it has the RDMA nodes {now} by now, and kubelet gives its pod's containers {told}, which it had before"
-    )]
+    /// It has other nodes than kubelet was told, which are another VF's now or nobody's: it was bound anew since (RDMA), or is in another
+    /// IOMMU group since it was made (vfio-pci).
+    #[error("its nodes are {now} by now, and kubelet gives its pod's containers {told}, which it had before")]
     OtherNodes {
         /// The nodes that kubelet was told.
         told: String,

@@ -244,7 +244,7 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
     assert_eq!(pool.allocate(vf, later()), Err(Refusal::NotYet("preparing".to_owned())));
     assert_eq!(pool.due(Instant::now()), [Task::Prepare(vf)]);
     pool.prepared(vf);
-    assert_eq!(pool.allocated_when_ready(vf, Instant::now()), Ok(()));
+    assert_eq!(pool.allocated_when_ready(vf), Ok(()));
     pool.lend(vf).unwrap();
     pool.allocate(vf, Instant::now()).unwrap(); // the next pod's ADD waits for it
     pool.returned(vf);
@@ -256,15 +256,16 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
 fn x07_one_that_is_allocated_again_at_once_is_so_for_another_container_of_the_same_pod() {
     let (mut pool, vf, two_seconds) = (pool(1, Stock::default()), address(0), Duration::from_secs(2));
     settle(&mut pool);
-    // It is cleaned for another pod first: that takes longer than the two seconds, and counts from its end.
+    // It is cleaned for another pod first: that takes longer than the two seconds, which begin with the answer.
     let first = Instant::now();
     pool.allocate(vf, first).unwrap();
     let second = first + two_seconds;
     assert!(pool.allocate(vf, second).unwrap_err().passes());
     settle(&mut pool);
-    let ready = second + 2 * two_seconds;
-    pool.allocated_when_ready(vf, ready).unwrap();
-    let mut container = ready;
+    let answered = second + 2 * two_seconds;
+    pool.allocated_when_ready(vf).unwrap();
+    pool.allocation_answered(vf, answered);
+    let mut container = answered;
     for _ in 0..3 {
         container += two_seconds - Duration::from_millis(1);
         assert_eq!(pool.allocate(vf, container), Ok(()));
@@ -335,8 +336,8 @@ fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when
     }
     pool.due(later());
     pool.prepared(address(4));
-    assert_eq!(pool.allocated_when_ready(address(4), Instant::now()), Ok(()));
-    let late = pool.allocated_when_ready(address(5), Instant::now());
+    assert_eq!(pool.allocated_when_ready(address(4)), Ok(()));
+    let late = pool.allocated_when_ready(address(5));
     assert_eq!(late, Err(Refusal::NotYet("preparing".to_owned())));
     pool.prepared(address(5));
     assert_eq!(
@@ -427,8 +428,8 @@ fn x07_one_that_was_allocated_and_is_lent_when_kubelet_has_waited_long_enough_is
     settle(&mut pool);
     (0..2).for_each(|n| pool.lend(address(n)).unwrap());
     pool.allocate(address(0), Instant::now()).unwrap();
-    assert_eq!(pool.allocated_when_ready(address(0), Instant::now()), Ok(()));
-    let refused = pool.allocated_when_ready(address(1), Instant::now());
+    assert_eq!(pool.allocated_when_ready(address(0)), Ok(()));
+    let refused = pool.allocated_when_ready(address(1));
     assert_eq!(refused, Err(Refusal::Lent), "which nobody has allocated");
     pool.returned(address(0));
     settle(&mut pool);

@@ -5,7 +5,7 @@ use std::thread;
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{AttachedProgram, NetKernel, Op, ProgramHook};
+use fairlead_host::{Address, AddressFlags, AttachedProgram, NetKernel, Op, ProgramHook};
 
 use super::*;
 
@@ -154,6 +154,89 @@ fn rdma_devices_of_one_namespace_alone_hinder_no_pool_that_gives_pods_none() {
     rig.check_pools();
     assert_eq!(rig.states(), ["ready", "ready"]);
     assert_eq!(rig.pools().unserved(pci(SECOND)).unwrap(), None);
+}
+
+#[test]
+fn a_vf_whose_driver_has_made_no_interface_or_has_given_it_up_is_bound_anew_and_ready() {
+    let mut rig = with(POOL);
+    rig.kernel.give_interface_up(VF).unwrap();
+    rig.restart();
+    for found in ["new", "ready until then"] {
+        rig.kernel.forget_calls();
+        rig.check_pools();
+        assert_eq!(rig.states(), ["ready", "ready"], "{found}");
+        let bindings = rig.asked(|asked| matches!(asked, KernelRequest::Bind(address, ..) if address == VF));
+        assert_eq!((bindings, rig.at_home().is_some()), (1, true), "{found}");
+        rig.kernel.give_interface_up(VF).unwrap();
+    }
+}
+
+#[test]
+fn a_vf_whose_driver_makes_no_interface_while_its_pf_does_not_answer_is_tried_until_it_is_ready() {
+    let rig = kept(POOL);
+    rig.kernel.withhold_interface(VF, true);
+    let try_anew = || {
+        // One that no driver has is bound without waiting for an interface that its driver may be making.
+        rig.kernel.drive(VF, None).unwrap();
+        rig.look(Look::Thorough);
+        rig.keep_on();
+    };
+    for n in 0..state::FAILURES {
+        try_anew();
+        let row = rig.members().remove(0);
+        let told = "driver igbvf makes no interface for it: see that its PF 0000:21:00.0 is up";
+        assert_eq!(row["state"], "preparing", "try {n}: {row}");
+        assert!(row["reason"].as_str().unwrap().starts_with(told), "try {n}: {row}");
+    }
+    assert_eq!(held(&rig), 0);
+    rig.kernel.withhold_interface(VF, false);
+    try_anew();
+    assert_eq!(rig.states(), ["ready", "ready"], "without an order of the operator");
+}
+
+#[test]
+fn a_vf_under_a_driver_that_makes_no_interface_is_left_alone() {
+    let drivers = [
+        ("mlx5_vfio_pci", None),
+        ("pci-stub", None),
+        ("ifcvf", None),
+        ("vp-vdpa", None),
+        ("octep_vdpa", None),
+        ("pds_core", None),
+        // With `enable_eth` and `enable_rdma` off, and no vDPA device yet.
+        ("mlx5_core", Some("mlx5_core.vnet.2")),
+    ];
+    for (driver, auxiliary) in drivers {
+        let mut rig = with(POOL);
+        rig.kernel.drive(VF, Some(driver)).unwrap();
+        rig.kernel.give_interface_up(VF).unwrap();
+        auxiliary.into_iter().for_each(|name| rig.add_auxiliary(VF, name));
+        rig.kernel.forget_calls();
+        rig.restart();
+        rig.keep();
+        let row = rig.members().remove(0);
+        let told = format!("it is bound to {driver}, which makes no interface for it");
+        assert_eq!((&row["state"], &row["reason"]), (&"foreign".into(), &told.into()));
+        let unbound = rig.asked(|asked| matches!(asked, KernelRequest::Unbind(address) if address == VF));
+        assert_eq!(unbound, 0);
+    }
+}
+
+#[test]
+fn a_vf_with_an_address_of_dhcp_or_a_router_is_somebody_elses_and_what_to_do_is_told() {
+    for dynamic in [false, true] {
+        let mut rig = with(POOL);
+        let (index, net) = (rig.at_home().unwrap().index, "192.0.2.7/24".parse().unwrap());
+        let flags = AddressFlags { dynamic, ..AddressFlags::default() };
+        rig.in_host(Op::AddAddress(Address { index, net, broadcast: None, flags }));
+        rig.restart();
+        rig.keep();
+        let row = rig.members().remove(0);
+        let reason = row["reason"].as_str().unwrap();
+        assert_eq!(row["state"], "foreign");
+        assert!(reason.contains("has the address 192.0.2.7/24"), "{reason}");
+        assert_eq!(reason.contains("NetworkManager"), dynamic, "{reason}");
+    }
 }
 
 #[test]

@@ -62,6 +62,13 @@ impl Rig {
         }
     }
 
+    /// The driver of a VF makes an auxiliary device of it.
+    pub(super) fn add_auxiliary(&self, address: &str, name: &str) {
+        let devices = self.sys().join("bus/auxiliary/devices");
+        fs::create_dir_all(&devices).unwrap();
+        symlink(format!("../../../devices/pci0000:20/{address}/{name}"), devices.join(name)).unwrap();
+    }
+
     /// The module that makes RDMA devices of a VF for its driver is away.
     pub(super) fn unload_rdma(&self, address: &str) {
         self.kernel.stop_rdma(address).unwrap();
@@ -133,7 +140,7 @@ pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) 
 }
 
 /// Puts a device into an IOMMU group.
-fn join_group(root: &Path, address: &str, group: usize) {
+pub(super) fn join_group(root: &Path, address: &str, group: usize) {
     let device = root.join("bus/pci/devices").join(address);
     let members = root.join("kernel/iommu_groups").join(group.to_string()).join("devices");
     fs::create_dir_all(&members).unwrap();

@@ -2,7 +2,9 @@
 
 use fairlead_host::double::KernelRequest;
 
+use super::machine::join_group;
 use super::*;
+use crate::VFIO_PCI;
 use crate::pools::state::Refusal;
 
 const RADIO: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}, resourceName: intel.com/radio}]";
@@ -106,6 +108,22 @@ fn x07_a_vf_that_two_containers_of_a_pod_have_stays_as_it_is_and_is_cleaned_for_
     assert_eq!((rig.states(), rig.changes()), (vec!["given".to_owned(), "ready".to_owned()], 0));
     rig.allocate_at(next_pod(), VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 1));
+}
+
+#[test]
+fn x07_a_vf_whose_container_has_waited_for_another_vf_is_the_same_pods_still_when_its_next_container_comes() {
+    let rig = kept(RADIO);
+    rig.kernel.forget_calls();
+    let offer = rig.offer("intel.com/radio");
+    let begun = Instant::now() - Duration::from_secs(6);
+    rig.allocate_at(begun, VF).unwrap();
+    // The second one of the same answer comes so much later.
+    rig.allocate(SECOND).unwrap();
+    [VF, SECOND].iter().for_each(|vf| offer.allocation_answered(pci(vf)));
+    for vf in [VF, SECOND] {
+        rig.allocate(vf).unwrap();
+    }
+    assert_eq!((rig.states(), rig.changes()), (vec!["given".to_owned(), "given".to_owned()], 0));
 }
 
 #[test]
@@ -230,6 +248,46 @@ fn x07_a_sandbox_is_refused_a_vf_with_other_rdma_nodes_than_kubelet_was_told() {
     rig.pools().work_here();
     fs::remove_file(rig.dir.path().join("run/pools").join(format!("{VF}.nodes"))).unwrap();
     sandbox_comes_and_goes(&rig, VF);
+}
+
+#[test]
+fn k27_after_a_reboot_a_vf_of_no_known_pool_is_refused_in_another_group_than_kubelet_was_told() {
+    let mut rig = with("");
+    let file = rig.dir.path().join("config.json");
+    let text = format!("devicePluginConfig: {}", file.display());
+    let resource = r#"{"resourceName":"radio","selectors":[{"pfNames":["pf0"],"drivers":["vfio-pci"]}]}"#;
+    fs::write(&file, format!(r#"{{"resourceList":[{resource}]}}"#)).unwrap();
+    rig.configuration = configuration(&text);
+    rig.kernel.drive(VF, Some(VFIO_PCI)).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"]);
+    rig.allocate(VF).unwrap();
+    rig.rewrite_records(|record| {
+        record.get_mut("was").into_iter().for_each(|was| was["bootId"] = "another".into());
+    });
+    fs::remove_dir_all(rig.dir.path().join("run/pools")).unwrap();
+    // Whoever binds it to vfio-pci comes after the first look.
+    rig.kernel.drive(VF, Some("igbvf")).unwrap();
+    rig.restart();
+    rig.keep();
+    assert!(rig.members().is_empty());
+    rig.kernel.drive(VF, Some(VFIO_PCI)).unwrap();
+    drop(rig.pools().lend(pci(VF), Instant::now()).unwrap()); // as mostly, the group is the same
+    join_group(&rig.sys(), VF, 30);
+    for is_read in [true, false] {
+        if !is_read {
+            fs::write(&file, "{").unwrap();
+            rig.configuration = configuration(&text);
+            rig.restart();
+            rig.keep();
+        }
+        assert!(rig.members().is_empty());
+        let refused = rig.pools().lend(pci(VF), Instant::now()).err().unwrap();
+        let [told, now] = [20, 30].map(|group| format!("those of IOMMU group {group}"));
+        let why = Refusal::OtherNodes { told, now };
+        assert_eq!(refused, Refused { pool: "intel.com/radio".to_owned(), why }, "{is_read}");
+    }
 }
 
 #[test]

@@ -29,17 +29,26 @@ impl SriovServices {
         }
     }
 
-    /// Restores the settings that ADD changed, of a VF that has no netdev.
+    /// Restores the settings on record, of a VF that has no netdev.
     pub(crate) fn undo_settings(
         &self,
         vf: &VfRecord,
         device: &VfDevice,
     ) -> Result<Option<AwaitsCarrier>, CniError> {
-        if vf.before.is_empty() {
+        let before = VfChange { mac: vf.before.mac.or(vf.pf_mac), ..vf.before.clone() };
+        if before.is_empty() {
             return Ok(None);
         }
-        let Some(now) = self.unless_its_pools(vf, self.admin.settings(device))? else { return Ok(None) };
-        self.put_back(vf, device, &VfProfile::from(&vf.before).plan(&now).change)
+        let now = match self.admin.settings(device) {
+            // ADD has changed nothing, and a pod that is over does not wait for what its process may have changed.
+            Err(error @ SettingError::NoInterface { .. }) if vf.before.is_empty() => {
+                tracing::warn!(pci = %vf.address, %error, "a VF keeps the MAC address that its PF has for it, whoever changed that");
+                return Ok(None);
+            }
+            now => self.unless_its_pools(vf, now)?,
+        };
+        let Some(now) = now else { return Ok(None) };
+        self.put_back(vf, device, &VfProfile::from(&before).plan(&now).change)
     }
 
     /// The outcome of a setting, where `None` leaves it to the VF's pool: what a VF of a pool does not take now it gets from that before

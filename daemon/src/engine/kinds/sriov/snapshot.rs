@@ -1,5 +1,7 @@
 //! A VF as it is just before it goes to a pod, and the settings of one that a pod has.
 
+use std::error::Error;
+
 use fairlead_cni::CniError;
 use fairlead_host::{Link, NetError, Vf, VfChange};
 use fairlead_sriov::{VFIO_PCI, VfDevice, vf_netdev};
@@ -23,6 +25,8 @@ pub(crate) struct Snapshot {
     pub(crate) netdev: Option<Link>,
     /// Its settings; `None` where nothing of them is needed, because reading them takes long.
     pub(crate) settings: Option<Vf>,
+    /// Under vfio-pci: its pool restores all its settings after the pod.
+    pub(crate) restored_by_pool: bool,
     /// The MTU of its PF in bytes, where the VF has no netdev and its PF has one here.
     pub(crate) pf_mtu: Option<u32>,
 }
@@ -39,6 +43,7 @@ impl Snapshot {
             iommu_group: self.device.iommu_group,
             inode: self.inode,
             mtu: self.pf_mtu,
+            pf_mac: None,
             before: plan.undo,
         };
         (vf, plan.change)
@@ -54,9 +59,10 @@ impl SriovServices {
         let inode = self.inventory.inode(device.address).map_err(|e| unusable(&e))?;
         let known = reserved.known().map(|known| known.settings.clone());
         if driver == VFIO_PCI {
+            let restored_by_pool = self.pools.restores_settings(device.address);
             let settings = self.settings_under_vfio(wanted, &device, known)?;
-            let pf_mtu = self.pf_mtu(&device)?;
-            return Ok(Snapshot { device, inode, driver, netdev: None, settings, pf_mtu });
+            let pf_mtu = self.pf_mtu(&device);
+            return Ok(Snapshot { device, inode, driver, netdev: None, settings, restored_by_pool, pf_mtu });
         }
         let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
@@ -69,19 +75,21 @@ impl SriovServices {
             (None, true) => None,
             (None, false) => Some(self.admin.settings(&device).map_err(|e| errors::setting(&e))?),
         };
-        Ok(Snapshot { device, inode, driver, netdev: Some(link), settings, pf_mtu: None })
+        let (netdev, restored_by_pool, pf_mtu) = (Some(link), false, None);
+        Ok(Snapshot { device, inode, driver, netdev, settings, restored_by_pool, pf_mtu })
     }
 
-    /// The MTU of the PF's own interface.
-    fn pf_mtu(&self, device: &VfDevice) -> Result<Option<u32>, CniError> {
+    /// The MTU of the PF's own interface. Nothing goes by it: where it cannot be read, only the answer lacks it.
+    fn pf_mtu(&self, device: &VfDevice) -> Option<u32> {
+        let untold = |error: &dyn Error| {
+            tracing::warn!(pci = %device.address, %error, "the MTU of a VF's PF cannot be told");
+        };
         // Asked anew, devlink may take seconds to answer.
         let devlink = self.pools.devlink_of(device.address).unwrap_or_default();
-        let own =
-            self.inventory.own_interface(device.physical.address, &devlink).map_err(|e| unusable(&e))?;
-        let Some(own) = own else { return Ok(None) };
-        let told = |e: NetError| errors::kernel("", "looking at the interface of the VF's PF", &e);
-        let link = self.kernel.host().and_then(|mut host| host.link_by_name(&own)).map_err(told)?;
-        Ok(link.map(|link| link.mtu))
+        let own = self.inventory.own_interface(device.physical.address, &devlink);
+        let own = own.inspect_err(|error| untold(error)).ok()??;
+        let link = self.kernel.host().and_then(|mut host| host.link_by_name(&own));
+        link.inspect_err(|error| untold(error)).ok()?.map(|link| link.mtu)
     }
 
     /// Without a netdev nothing but its settings says its MAC address: they are read even where none is wanted, unless its

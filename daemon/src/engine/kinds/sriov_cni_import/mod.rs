@@ -310,9 +310,10 @@ fn vf_record(record: &Record, device: &VfDevice, driver: &str) -> VfRecord {
         index: device.index,
         driver: driver.to_owned(),
         iommu_group: device.iommu_group,
-        // That plugin has noted neither.
+        // That plugin has noted none of these.
         inode: None,
         mtu: None,
+        pf_mac: None,
         before: record.before.clone(),
     }
 }

@@ -11,7 +11,7 @@ use fairlead_sriov::{VFIO_PCI, VfDevice, VfProfile};
 use nix::errno::Errno;
 
 use crate::engine::errors;
-use crate::engine::kinds::sriov::{Restored, SriovServices, quarantined, still_away};
+use crate::engine::kinds::sriov::{Restored, SriovServices, quarantined, still_away, unusable};
 use crate::engine::kinds::{AwaitsCarrier, Kinds, Undone};
 use crate::engine::netdev::leave_pod::Leaving;
 use crate::engine::recorded_netns::Reach;
@@ -60,9 +60,7 @@ pub(crate) fn undo(
     let mut host = sriov.kernel.host().map_err(told)?;
     leaving.turn_away_others(kinds.kernel.as_ref(), own).map_err(told)?;
     let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(Undone::Whole) };
-    // Out of a dead namespace, or from a driver that was bound just now, it appears a little later.
-    let link = wait_for_netdev(host.as_mut(), vf.address, APPEARS).map_err(told)?;
-    let link = link.ok_or_else(|| still_away(vf))?;
+    let Some(link) = netdev_at_home(sriov, attachment, vf, host.as_mut())? else { return Ok(Undone::Whole) };
     // Not before the netdev has left the pod: until then the pod must stay on its VLAN.
     let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &device, link, netdev.was.mac)?;
     let link = match wrong(&link, netdev.was.mac) {
@@ -81,6 +79,31 @@ pub(crate) fn undo(
         }
     }
     Ok(waits.into())
+}
+
+/// The netdev of a VF in the host's namespace. One that its driver has given up is made by binding that anew: here, or (`None`) by the VF's
+/// pool, which gives the VF to nobody before.
+fn netdev_at_home(
+    sriov: &SriovServices,
+    attachment: &Attachment,
+    vf: &VfRecord,
+    host: &mut dyn Net,
+) -> Result<Option<Link>, CniError> {
+    let told = |e: NetError| doing(attachment, vf, &e);
+    // Out of a dead namespace, or from a driver that was bound just now, it appears a little later.
+    if let Some(link) = wait_for_netdev(host, vf.address, APPEARS).map_err(told)? {
+        return Ok(Some(link));
+    }
+    if sriov.inventory.has_netdev(vf.address).map_err(|e| unusable(&e))? {
+        return Err(still_away(vf));
+    }
+    if sriov.pools.restores_settings(vf.address) {
+        let why = format!("its driver {} has made no interface for it since its last pod", vf.driver);
+        sriov.pools.soiled(vf.address, &why);
+        return Ok(None);
+    }
+    tracing::warn!(pci = %vf.address, driver = vf.driver, "a VF is bound anew, because its driver has given its interface up");
+    sriov.kernel_vf(vf).bound_anew(host).map(Some).map_err(told)
 }
 
 fn doing(attachment: &Attachment, vf: &VfRecord, error: &NetError) -> CniError {

@@ -20,9 +20,13 @@ pub(crate) struct Change {
 
 /// Says what differs and is to be set. Pure.
 pub(crate) fn plan(wanted: &Sriov, snapshot: &Snapshot) -> Plan {
-    let (vf, settings) = snapshot.record(wanted);
+    let (mut vf, settings) = snapshot.record(wanted);
     // Without a netdev nothing but the PF says which MAC address the process will find.
     let of_pf = snapshot.settings.as_ref().and_then(|now| now.mac).filter(|mac| !mac.is_zero());
+    if !snapshot.restored_by_pool && vf.before.mac.is_none() {
+        // The process may have the PF take another one, which the next pod's VF must not have.
+        vf.pf_mac = of_pf;
+    }
     let mac = wanted.profile.mac.or(of_pf);
     let change = Change { vf: vf.clone(), settings, mac };
     Plan { record: LinkRecord::Vfio(vf), work: Work::Vfio(change) }

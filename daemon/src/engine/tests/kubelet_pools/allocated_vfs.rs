@@ -4,11 +4,13 @@ use std::fs;
 
 use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
+use fairlead_host::process::boot_id;
 use fairlead_host::{IommuGroup, NetKernel, Op, SetLink};
 use fairlead_sriov::pools::Verb;
 
 use super::super::pools::SECOND;
 use super::super::switchdev::PHYSICAL;
+use super::super::vf::join_group;
 use super::*;
 
 #[test]
@@ -74,6 +76,43 @@ fn k27_kubelet_gets_the_nodes_of_a_vf_under_vfio() {
     rig.order(Verb::Quarantine, VF);
     let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
     assert!(refused.message().contains("it is quarantined by order of the operator"), "{refused}");
+}
+
+/// The next boot: records are of another one, marks are gone, and VFs have their kernel driver. No daemon runs.
+fn reboot(rig: &mut Rig) {
+    rig.engine = None;
+    for path in rig.records() {
+        let record = fs::read_to_string(&path).unwrap();
+        fs::write(&path, record.replace(&boot_id().unwrap(), "another")).unwrap();
+    }
+    fs::remove_dir_all(rig.dir.path().join("run/pools")).unwrap();
+    [VF, SECOND].iter().for_each(|vf| rig.kernel.drive(vf, Some("igbvf")).unwrap());
+}
+
+#[test]
+fn k27_after_a_reboot_a_pod_is_refused_a_vf_with_another_node_than_kubelet_gives_its_containers() {
+    let (mut rig, kubelet) = rig(&pool(", driver: vfio-pci"));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    kubelet.allocate(RADIO, &[&[VF]]).unwrap();
+    // As mostly, the group is the same: kubelet is not asked again, and need not be.
+    reboot(&mut rig);
+    serve_by_another_daemon(&mut rig, &kubelet);
+    rig.of_pod(Command::Add, "net1").unwrap();
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+    reboot(&mut rig);
+    join_group(&rig.sys(), VF, 30);
+    serve_by_another_daemon(&mut rig, &kubelet);
+    let refused = rig.of_pod(Command::Add, "net1").unwrap_err();
+    assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+    let says = "its nodes are those of IOMMU group 30 by now, and kubelet gives its pod's containers those of IOMMU group 20";
+    assert!(refused.msg.contains(says) && refused.details.contains("delete the pod"), "{refused:?}");
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    // The pod is made anew, and kubelet asks again.
+    kubelet.allocate(RADIO, &[&[VF]]).unwrap();
+    assert!(rig.of_pod(Command::Add, "net1").unwrap().contains(VF));
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Watched {
                     self.ends(task);
                 }
                 // Of one that is lent the next pod waits until the last one has gone.
-                self.pool.allocated_when_ready(address, self.now).is_ok() && !self.lent.contains(&address)
+                self.pool.allocated_when_ready(address).is_ok() && !self.lent.contains(&address)
             }
             Err(_) => return,
         };
