@@ -5,7 +5,7 @@
 //! whole directory that can't be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::wire::MAX_CONFIG;
-use fairlead_host::host_root::below;
+use fairlead_host::host_root::{HostRoot, below, host_path};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tracing::{error, info};
@@ -78,6 +78,7 @@ pub struct Directories {
     pub conf: PathBuf,
     /// The directories of plugin executables, in order of search.
     pub plugins: Vec<PathBuf>,
+    host_root: PathBuf,
 }
 
 impl Directories {
@@ -88,12 +89,27 @@ impl Directories {
         Directories {
             conf: below(host_root, Path::new(&set(conf, CONF_DIR))),
             plugins: set(plugins, PLUGIN_DIR).split(':').map(|p| below(host_root, Path::new(p))).collect(),
+            host_root: host_root.to_owned(),
         }
     }
 
     /// All of these directories, to be watched.
     pub fn all(&self) -> Vec<PathBuf> {
         std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
+    }
+
+    /// The names of the plugins that can be executed. Those of k3s and NixOS are links to a directory of the host that a container has not
+    /// mounted: they count, as whoever executes them follows them on the host.
+    pub(crate) fn executables(&self) -> BTreeSet<String> {
+        let root = HostRoot::new(self.host_root.clone());
+        let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+        let programs_in = |dir: &PathBuf| -> Vec<String> {
+            let dir = host_path(&self.host_root, dir);
+            let mut names = root.names_in(&dir, usize::MAX).unwrap_or_default();
+            names.retain(|name| root.metadata(&dir.join(name)).is_ok_and(|file| is_program(&file)));
+            names
+        };
+        self.plugins.iter().flat_map(programs_in).collect()
     }
 }
 
@@ -224,7 +240,7 @@ fn in_file_order<'a>(networks: impl Iterator<Item = &'a Network>) -> Vec<Arc<Con
 }
 
 fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
-    let plugins = executables(&directories.plugins);
+    let plugins = directories.executables();
     let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
     match files(&directories.conf, &["conflist", "conf", "json"]) {
         Ok(mut files) => {
@@ -327,14 +343,6 @@ fn read(file: &Path) -> Result<String, ConfDirError> {
     fs::read_to_string(file).map_err(unread)
 }
 
-pub(crate) fn executables(directories: &[PathBuf]) -> BTreeSet<String> {
-    let files = directories.iter().filter_map(|d| fs::read_dir(d).ok()).flatten().flatten();
-    let is_program = |f: &fs::DirEntry| {
-        fs::metadata(f.path()).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    files.filter(is_program).filter_map(|f| f.file_name().into_string().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -346,7 +354,7 @@ mod tests {
     }
 
     fn over(dir: &Path) -> Networks {
-        let directories = Directories { conf: dir.join("net.d"), plugins: vec![dir.join("bin")] };
+        let directories = Directories::new(dir, Some("/net.d"), Some("/bin"));
         Networks::new(directories, &["macvlan"], Node::default())
     }
 
@@ -360,6 +368,31 @@ mod tests {
         assert_eq!(default.all(), [Path::new("/host/etc/cni/net.d"), Path::new("/host/opt/cni/bin")]);
         let set = Directories::new(Path::new("/"), Some("/c"), Some("/a:/b"));
         assert_eq!(set.all(), [Path::new("/c"), Path::new("/a"), Path::new("/b")]);
+    }
+
+    #[test]
+    fn k17_a_plugin_is_there_whose_link_leads_where_the_host_sees_it_and_this_container_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, mounted) = (dir.path().join("host"), dir.path().join("mounted"));
+        for place in [host.join("data"), mounted.join("proc/1"), mounted.join("etc/cni/net.d")] {
+            fs::create_dir_all(place).unwrap();
+        }
+        symlink(&host, mounted.join("proc/1/root")).unwrap();
+        for (name, mode) in [("flannel", 0o755), ("readme", 0o644)] {
+            fs::write(host.join("data").join(name), "").unwrap();
+            fs::set_permissions(host.join("data").join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        // One directory, as the host and as the container has it.
+        for bin in [host.join("opt/cni/bin"), mounted.join("opt/cni/bin")] {
+            fs::create_dir_all(&bin).unwrap();
+            for name in ["flannel", "readme", "gone"] {
+                symlink(Path::new("/data").join(name), bin.join(name)).unwrap();
+            }
+        }
+        let list = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"flannel"},{"type":"readme"},{"type":"gone"}]}"#;
+        fs::write(mounted.join("etc/cni/net.d/10-n.conflist"), list).unwrap();
+        let networks = Networks::new(Directories::new(&mounted, None, None), &[], Node::default());
+        assert_eq!(networks.list()["networks"][0]["missing"], json!(["readme", "gone"]));
     }
 
     #[test]

@@ -6,11 +6,14 @@
 mod api_server;
 mod definitions;
 mod directories;
+mod netns_directories;
 mod node_network;
 mod running_daemon;
 mod runtime_directories;
+mod runtime_mounts;
 mod sriov_cni_leftovers;
 mod switches;
+mod userspace_cni_leftovers;
 mod vfio;
 
 use std::fs;
@@ -81,6 +84,7 @@ pub fn examine(own: NodePaths, typed: TypedPaths) -> Vec<Finding> {
     }
     findings.extend(directories::findings(&paths));
     findings.extend(sriov_cni_leftovers::findings(&paths.host_root));
+    findings.extend(userspace_cni_leftovers::findings(&paths.host_root));
     findings.push(settings(&paths.config, typed));
     findings.extend(api_server::findings(&paths.config));
     let networks_here = Networks::new(directories.clone(), &BUILT_IN, Node::default());
@@ -104,8 +108,9 @@ pub fn examine(own: NodePaths, typed: TypedPaths) -> Vec<Finding> {
     }
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
     findings.extend(runtime_directories::findings(&paths.host_root, &directories));
+    findings.extend(runtime_mounts::finding(&paths.host_root, &socket));
     findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
-    findings.push(mounts());
+    findings.extend(netns_directories::findings(&paths.host_root));
     findings
 }
 
@@ -266,29 +271,6 @@ fn executables(directory: &Path) -> Finding {
         false => format!("fairleadd install --bin-dir {place} --as {}", others.join(",")),
     };
     wrong(ABOUT, format!("in {place}, of another release: {}", others.join(", ")), remedy)
-}
-
-/// Checks mount propagation: in a container, namespaces that the runtime mounts later must become visible here.
-fn mounts() -> Finding {
-    const ABOUT: &str = "mount propagation";
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Where namespaces are mounted, or the closest mount above it: the last line wins, as the kernel's order has it.
-    let covering =
-        |line: &&str| line.split(' ').nth(4).is_some_and(|p| Path::new("/run/netns").starts_with(p));
-    let above = table.lines().filter(covering).max_by_key(|l| l.split(' ').nth(4).map_or(0, str::len));
-    match above {
-        Some(line) if line.contains(" shared:") || line.contains(" master:") => {
-            good(ABOUT, "new namespaces become visible")
-        }
-        _ => {
-            let seen = "the mount that holds /run/netns is private";
-            less(
-                ABOUT,
-                seen,
-                "in a container: mountPropagation HostToContainer; on the host itself it does not matter",
-            )
-        }
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use self::addresses_and_routes::{of_ranges, of_routes};
 pub(crate) use self::named_networks::OtherNetworks;
 use self::unread_keys::asked;
 pub(crate) use self::unread_keys::{closest, meant_by, unread_exactly};
-use crate::conf_dir::{Networks, executables};
+use crate::conf_dir::Networks;
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::engine::kinds::{Addressing, BUILT_IN, Network, takes_addresses};
 use crate::finding::{Finding, less, wrong};
@@ -51,7 +51,7 @@ pub(crate) struct Node<'n> {
 
 impl<'n> Node<'n> {
     pub(crate) fn new(networks: &'n Networks, host_root: &'n Path, others: OtherNetworks) -> Node<'n> {
-        Node { there: executables(&networks.directories().plugins), networks, host_root, others }
+        Node { there: networks.directories().executables(), networks, host_root, others }
     }
 
     /// Everything that is wrong with a network. `text` is what the list was read from, `place` how it is named to a person.

@@ -3,7 +3,7 @@
 //! The executable comes first and the configuration that names it last, each whole or not at all, and both only when the
 //! daemon is ready: a runtime that finds the configuration finds what it needs. Our configuration sorts before nearly all
 //! others, and where one comes before it that is told. It changes none of them, so taking it away is all that it takes to have the old
-//! state back. Doing it twice changes nothing.
+//! state back. Doing it twice changes nothing. The plugins that other programs append to it stay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use fairlead_cni::CniError;
 use fairlead_cni::config::ConfList;
-use fairlead_cni::{CniError, CniVersion};
 use fairlead_host::files::{FileError, failed, read_optional, sync_dir, write_synced};
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tracing::{info, warn};
 
 use self::first_in_conf_dir::{Contest, must_be_first};
@@ -23,6 +23,7 @@ pub(crate) use self::first_in_conf_dir::{conflist_without_executable, renamed_co
 use self::multus_settings::MultusSettings;
 use self::node_network::NodeNetwork;
 pub(crate) use self::node_network::{SeenNetwork, cluster_network_of};
+use self::own_conflist::{OwnConflist, own_plugin};
 use self::state_file::{LEFT, Remembered};
 use crate::call::ChangeOver;
 use crate::conf_dir::{Directories, Networks, is_meta};
@@ -34,6 +35,7 @@ use crate::settings::{Installation, Presence};
 mod first_in_conf_dir;
 mod multus_settings;
 mod node_network;
+mod own_conflist;
 mod state_file;
 
 /// Our configuration in the conf dir: a runtime takes the first by name.
@@ -149,6 +151,21 @@ pub(crate) enum NodeInstallationError {
         /// What has become of it, where that is seen.
         renamed: String,
     },
+    /// Another program has changed our configuration again, and not only appended plugins.
+    #[error(
+        "{file} was changed {times} times and is written again {pause_s} s after the last time: Fairlead keeps plugins that another program appends \
+         to the list, and neither other changes nor plugins that no runtime can run there; tell that program to append its plugin alone, or to use the \
+         cluster network's own file",
+        file = .file.display()
+    )]
+    Changed {
+        /// Our configuration, which was changed.
+        file: PathBuf,
+        /// How often it was changed or taken away.
+        times: u32,
+        /// When it is written again.
+        pause_s: u64,
+    },
     /// The executable could not be installed or uninstalled.
     #[error(transparent)]
     Executable(#[from] InstallError),
@@ -178,7 +195,7 @@ pub(crate) struct NodeInstallation {
     told: Mutex<String>,
     remembered: Remembered,
     /// Our configuration as we wrote it last.
-    written: Mutex<Option<String>>,
+    written: Mutex<Option<OwnConflist>>,
     contest: Mutex<Contest>,
     /// What the metrics say of it.
     metrics: Node,
@@ -237,7 +254,7 @@ impl NodeInstallation {
 
     /// Brings the node to what is wanted (`None`: it stays as it is), and tells how it stands then.
     fn bring_to(&self, wanted: Option<&Installation>) {
-        let Directories { conf: conf_dir, plugins } = self.networks.directories();
+        let Directories { conf: conf_dir, plugins, .. } = self.networks.directories();
         let done = wanted.map_or_else(|| Ok(Changes::default()), |wanted| self.carry_out(wanted));
         // Also where that came to nothing: pods get what the runtime takes meanwhile.
         let in_force = match wanted.map(|wanted| wanted.cni) {
@@ -285,7 +302,7 @@ impl NodeInstallation {
         let of_daemon = wanted.multus_daemon_config.as_deref();
         let multus =
             MultusSettings::on_node(&self.networks, of_daemon).map_err(NodeInstallationError::Multus)?;
-        let installed = there.as_deref().and_then(own_plugin);
+        let installed = there.as_ref().and_then(OwnConflist::plugin).cloned();
         let before = self.before(installed, multus.as_ref());
         let network = chosen(&self.networks, wanted.cluster_network.as_deref(), &before, multus.as_ref())?;
         self.tell_of_a_guess(wanted, &before, &network, multus.as_ref());
@@ -298,16 +315,16 @@ impl NodeInstallation {
         let dir = multus_settings::cni_dir(&plugin);
         // Before a pod of ours can come, and again: Multus may have made one more meanwhile.
         let _ = (self.change_over)(ChangeOver::FromMultus, &dir);
-        let text = conflist(&network, &plugin);
-        if there.as_deref() != Some(&text) {
-            self.must_not_be_contested(there.as_deref())?;
+        let conflist = OwnConflist::new(&network, &plugin, there.as_ref());
+        if there.as_ref() != Some(&conflist) {
+            self.must_not_be_contested(there.as_ref())?;
             self.remember(&plugin);
             let new = file.with_file_name(CONFLIST_NEW);
-            write_synced(&new, text.as_bytes(), 0o600).map_err(failed(&new, "written"))?;
+            write_synced(&new, conflist.text().as_bytes(), 0o600).map_err(failed(&new, "written"))?;
             fs::rename(&new, &file).map_err(failed(&file, "replaced"))?;
             self.sync_conf_dir()?;
             changes.conflist = Some(network.name.clone());
-            *self.written.lock() = Some(text);
+            *self.written.lock() = Some(conflist);
         } else {
             // That of an earlier release, which kept nothing else.
             self.remember(&plugin);
@@ -357,14 +374,15 @@ impl NodeInstallation {
         }
     }
 
-    /// Ours was written by this daemon and is gone or another one by now: somebody else has done that.
-    fn must_not_be_contested(&self, there: Option<&str>) -> Result<(), NodeInstallationError> {
+    /// Ours was written by this daemon and is gone or another one by now: somebody else has done that. Appending a plugin changes nothing
+    /// of ours.
+    fn must_not_be_contested(&self, there: Option<&OwnConflist>) -> Result<(), NodeInstallationError> {
         let written = self.written.lock();
-        if written.is_none() || written.as_deref() == there {
+        if written.as_ref().is_none_or(|written| there.is_some_and(|there| there.own == written.own)) {
             return Ok(());
         }
         let conf_dir = &self.networks.directories().conf;
-        self.contest.lock().taken_away(conf_dir)?;
+        self.contest.lock().contested(conf_dir, there.is_some())?;
         warn!(
             file = %conf_dir.join(CONFLIST).display(),
             "another program has taken our configuration away or changed it; it is written again"
@@ -419,13 +437,12 @@ impl NodeInstallation {
         self.networks.directories().conf.join(CONFLIST)
     }
 
-    /// The text of our configuration, where it is there.
-    fn own_conflist(&self) -> Result<Option<String>, NodeInstallationError> {
+    /// Our configuration, where it is there.
+    fn own_conflist(&self) -> Result<Option<OwnConflist>, NodeInstallationError> {
         let file = self.conflist();
         let Some(bytes) = read_optional(&file).map_err(failed(&file, "read"))? else { return Ok(None) };
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        match own_plugin(&text) {
-            Some(_) => Ok(Some(text)),
+        match OwnConflist::read(&String::from_utf8_lossy(&bytes)) {
+            Some(conflist) => Ok(Some(conflist)),
             None => Err(NodeInstallationError::Foreign { file }),
         }
     }
@@ -520,7 +537,7 @@ pub(crate) fn named_by_multus(networks: &Networks) -> Option<String> {
     must_not_be_named_by_multus(networks, None).err().map(|why| why.to_string())
 }
 
-/// The one plugin of our configuration. What Multus was told is taken over; where Multus is gone by now, what was taken over stays.
+/// Our plugin in our configuration. What Multus was told is taken over; where Multus is gone by now, what was taken over stays.
 fn plugin(
     network: &ConfList,
     before: &Map<String, Value>,
@@ -539,23 +556,6 @@ fn plugin(
     plugin.insert("clusterNetwork".to_owned(), network.name.clone().into());
     plugin.insert("type".to_owned(), OWN_TYPE.into());
     plugin
-}
-
-/// Our configuration for this cluster network. A runtime of before CNI 1.1 (containerd 1.7, CRI-O 1.29) knows the one version only, that of
-/// the cluster network's `cniVersion`, which it is known to take: it would refuse a result of 1.1.0. Later ones take the newest of all that
-/// they know, and send GC and STATUS from 1.1.0 on.
-fn conflist(network: &ConfList, plugin: &Map<String, Value>) -> String {
-    let list = json!({
-        "cniVersion": network.plain_version.as_str(), "cniVersions": [CniVersion::LATEST.as_str()], "name": NETWORK, "plugins": [plugin],
-    });
-    format!("{list:#}\n")
-}
-
-/// The plugin of one of our configurations; `None`: the text is none of ours.
-fn own_plugin(text: &str) -> Option<Map<String, Value>> {
-    let list: Value = serde_json::from_str(text).ok()?;
-    let plugin = list["plugins"].get(0).filter(|plugin| plugin["type"] == OWN_TYPE)?.as_object()?;
-    plugin.get("clusterNetwork").is_some_and(Value::is_string).then(|| plugin.clone())
 }
 
 /// Our executable: it lies beside this program.

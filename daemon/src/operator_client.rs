@@ -126,7 +126,7 @@ fn pid_in_lock(socket: &Path) -> Option<u32> {
 
 /// The process id of the daemon that lives and holds the run directory of this socket; `None` also for one that is stopping, which
 /// has taken its socket away itself.
-fn living_holder(socket: &Path) -> Option<u32> {
+pub(crate) fn living_holder(socket: &Path) -> Option<u32> {
     let pid = pid_in_lock(socket)?;
     // The lock is tried only where such a process lives: for the moment of the attempt nobody else could take it.
     if socket.with_file_name(STOPPING).exists() || !Path::new("/proc").join(pid.to_string()).exists() {

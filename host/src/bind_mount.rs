@@ -3,7 +3,9 @@
 //! A pod may write to such a directory. Through the second mount the kernel follows no symbolic link, runs nothing and writes nothing, so
 //! whoever opens a name in it gets what lies there, or an error; and the path is as short as a socket's address needs.
 //!
-//! The mounts are the host's own, where the other program sees them, and outlive this process.
+//! The mounts are the host's own, where the other program sees them, and outlive this process. They are made in the namespace of the
+//! host's first process, also by a daemon that is in [the runtime's](crate::runtime_mounts): every other one of the host gets them from
+//! there, and that of the runtime passes none back to a program that systemd has started.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -15,21 +17,22 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::runtime_mounts::{have_this_process, of_first_process};
+
 /// More mounts than this lie at no path of ours, one over the other.
 const MOST: usize = 16;
 
 /// The host's mounts.
 #[derive(Debug, Clone)]
 pub struct BindMounts {
-    /// The host's mount namespace, where this process is in another one.
-    namespace: Option<PathBuf>,
+    /// Where this process sees the root of the host.
+    host_root: PathBuf,
 }
 
 impl BindMounts {
     /// `host_root`: where this process sees the root of the host; elsewhere than at `/` it is in a container.
     pub fn new(host_root: &Path) -> BindMounts {
-        let in_container = host_root != Path::new("/");
-        BindMounts { namespace: in_container.then(|| host_root.join("proc/1/ns/mnt")) }
+        BindMounts { host_root: host_root.to_owned() }
     }
 
     /// Mounts a directory at `at`, which is made; what was mounted there goes. Both are paths as the host has them, and everything
@@ -59,10 +62,17 @@ impl BindMounts {
         self.on_host(|| remove(at))
     }
 
+    /// The mount namespace of the host's first process, for a process in a container or in that of the runtime.
+    fn other_namespace(&self) -> io::Result<Option<File>> {
+        if self.host_root == Path::new("/") && !have_this_process() {
+            return Ok(None);
+        }
+        of_first_process(&self.host_root).map(Some).map_err(|unopened| unopened.source)
+    }
+
     /// On a thread that ends: its mount namespace is the host's for good.
     fn on_host(&self, work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
-        let Some(namespace) = &self.namespace else { return work() };
-        let namespace = File::open(namespace)?;
+        let Some(namespace) = self.other_namespace()? else { return work() };
         let inside = || {
             // A thread that shares its directory with others may enter none.
             unshare(CloneFlags::CLONE_FS)?;

@@ -6,8 +6,9 @@
 //! A container has parts of the host mounted only. What is read and is not among them is looked for in the root of the host's first
 //! process ([`unmounted_root`]); nothing is ever written or made there.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -27,6 +28,11 @@ pub fn below(host_root: &Path, path: &Path) -> PathBuf {
     host_root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// A path that this process sees, as the host has it.
+pub fn host_path<'p>(host_root: &Path, path: &'p Path) -> Cow<'p, Path> {
+    path.strip_prefix(host_root).map_or(Cow::Borrowed(path), |below| Cow::Owned(Path::new("/").join(below)))
+}
+
 /// The host's whole root as a container that sees the host's processes has it: that of process 1. For reading only; the rights of that
 /// process's files hold, and CAP_SYS_PTRACE is needed. `None` for a daemon that is in no container, or may not look.
 pub fn unmounted_root(host_root: &Path) -> Option<PathBuf> {
@@ -43,6 +49,11 @@ pub struct HostRoot {
 }
 
 impl HostRoot {
+    /// The host's whole root, for reading: in a container that of [`unmounted_root`], where it may be looked at.
+    pub fn whole(host_root: &Path) -> HostRoot {
+        HostRoot::new(unmounted_root(host_root).unwrap_or_else(|| host_root.to_owned()))
+    }
+
     /// The root as the daemon sees it: `/`, or where it is mounted in its container.
     pub fn new(path: PathBuf) -> HostRoot {
         HostRoot { path, strict_below: None }
@@ -71,6 +82,11 @@ impl HostRoot {
     /// Why it cannot be reached; kind `NotFound` where there is none.
     pub fn exists(&self, path: &Path) -> io::Result<()> {
         self.look_up(path, OFlags::PATH | OFlags::CLOEXEC).map(drop)
+    }
+
+    /// What the kernel says of what is there, of whatever kind: nothing is opened.
+    pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        File::from(self.look_up(path, OFlags::PATH | OFlags::CLOEXEC)?).metadata()
     }
 
     /// The names of at most so many entries of a directory, as far as they are text.

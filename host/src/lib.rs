@@ -6,10 +6,11 @@
 //!
 //! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`],
 //! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
-//! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`], and the
-//! order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the kernel's messages ([`kernel_console`]) and what every crate
-//! above needs once ([`backoff`], [`blocking_threads`], [`failpoint`], [`pid_lock`], [`record_content`], [`record_version`], [`shortage`],
-//! [`spoken_duration`], [`stable_hash`], [`time_limit`], [`vital_thread`]).
+//! [`watch`]), child processes ([`exec`]) and the mounts that they see ([`runtime_mounts`]), this process itself ([`process`],
+//! [`scheduling`], [`memory`], [`capabilities`], and the order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the
+//! kernel's messages ([`kernel_console`]) and what every crate above needs once ([`backoff`], [`blocking_threads`], [`failpoint`],
+//! [`pid_lock`], [`record_content`], [`record_version`], [`shortage`], [`spoken_duration`], [`stable_hash`], [`time_limit`],
+//! [`vital_thread`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
@@ -39,7 +40,9 @@ pub mod real;
 pub mod record_content;
 pub mod record_version;
 pub mod renewed_directory;
+pub mod runtime_mounts;
 pub mod scheduling;
+pub mod scratch_mounts;
 pub mod scratch_netns;
 pub mod scratch_program;
 pub mod seam;

@@ -63,6 +63,7 @@ fn make_at(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+/// What a thread in a namespace of its own came to.
+pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use fairlead_host::exec::{Exec, ExecError, Output, STDERR_LIMIT};
 use fairlead_host::process::{open_files, raise_open_files};
 use fairlead_host::real::RealKernel;
 use fairlead_host::scheduling::raise_priority;
+use fairlead_host::scratch_mounts::with_mounts_bound_at;
 use fairlead_host::scratch_netns::ScratchNetns;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -223,6 +224,31 @@ fn it_runs_in_the_hosts_mount_namespace() {
     let (outside, inside) = seen.join().unwrap();
     assert_ne!(text(&outside), wanted.to_str().unwrap());
     assert_eq!(text(&inside), wanted.to_str().unwrap());
+}
+
+#[test]
+fn it_runs_in_the_mount_namespace_of_kubelet_and_the_runtime_where_they_have_one_of_their_own() {
+    for place in ["run/kubens/mnt", "run/container-mount-namespace/mnt"] {
+        let directory = tempfile::tempdir().unwrap();
+        let first_process = directory.path().join("proc/1");
+        fs::create_dir_all(first_process.join("ns")).unwrap();
+        let of_first_process = format!("/proc/{}/ns/mnt", std::process::id());
+        std::os::unix::fs::symlink(&of_first_process, first_process.join("ns/mnt")).unwrap();
+        // What a container of the runtime sees of it that has /run mounted.
+        fs::create_dir_all(directory.path().join(place).parent().unwrap()).unwrap();
+        fs::write(directory.path().join(place), "").unwrap();
+        let of_a_program = || {
+            let host_root = Some(directory.path().to_owned());
+            let output = Exec { host_root, ..shell("readlink /proc/self/ns/mnt") }.run().unwrap();
+            text(&output.stdout).to_owned()
+        };
+        let bound = first_process.join("root").join(place);
+        let seen = || (of_a_program(), format!("mnt:[{}]", fs::metadata(&bound).unwrap().ino()));
+        let (seen, wanted) = with_mounts_bound_at(&bound, seen).unwrap();
+        assert_eq!(seen, wanted, "{place}");
+        // When the service has stopped, its file is an ordinary one.
+        assert_eq!(of_a_program(), fs::read_link(&of_first_process).unwrap().to_str().unwrap());
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub enum StillNeeded {
     },
     /// Pods have interfaces of these types.
     #[error(
-        "nothing was uninstalled: {number} of the pods' interfaces are on record with Fairlead ({shown}); delete those pods first (fairleadd attachments lists them). --force leaves them to the restored plugins, which take down links of the types macvlan, ipvlan, vlan and dummy; VFs of pools, vhost-user ports and pods' networks only Fairlead can undo"
+        "nothing was uninstalled: {number} of the pods' interfaces are on record with Fairlead ({shown}); delete those pods first (fairleadd attachments lists them). --force leaves them to the restored plugins, which take down links of the types macvlan, ipvlan, vlan and dummy; VFs, devices of host-device, vhost-user ports and pods' networks only Fairlead can undo"
     )]
     Attached {
         /// How many there are.
@@ -69,7 +69,7 @@ pub(super) fn needed_by_node(paths: &NodePaths, bin_dir: &Path, names: &[String]
     }
     // The daemon of a container has the host's root elsewhere than this program, which may run on the host.
     let host_root = if paths.host_root.is_dir() { &paths.host_root } else { Path::new("/") };
-    let Directories { conf, plugins } =
+    let Directories { conf, plugins, .. } =
         Directories::new(host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let is_bin_dir = |directory: &PathBuf| is_same(directory, bin_dir);
     if plugins.first().is_some_and(is_bin_dir) && is_wanted(&paths.run_dir) {

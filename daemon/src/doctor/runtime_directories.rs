@@ -3,11 +3,10 @@
 //! containerd's configuration in its versions 1 to 3, and CRI-O's with its drop-ins. Where nothing is written, the runtime's own
 //! default holds. What cannot be read is told and not guessed.
 
-use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fairlead_host::host_root::{below, unmounted_root};
+use fairlead_host::host_root::{below, host_path, unmounted_root};
 use toml::{Table, Value};
 
 use crate::conf_dir::{CONF_DIR, Directories, PLUGIN_DIR};
@@ -185,11 +184,6 @@ fn judged(looks: &Looks, host_root: &Path, ours: &Directories, in_container: boo
             .push(good(ABOUT, format!("{runtime} looks where we are: {plugins}, {}", looks.conf.display())));
     }
     findings
-}
-
-/// A path as the host has it.
-fn host_path<'p>(host_root: &Path, path: &'p Path) -> Cow<'p, Path> {
-    path.strip_prefix(host_root).map_or(Cow::Borrowed(path), |below| Cow::Owned(Path::new("/").join(below)))
 }
 
 /// Whether two paths are one directory, by whatever links they lead there.

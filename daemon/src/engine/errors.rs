@@ -6,6 +6,7 @@ use std::path::Path;
 
 use fairlead_cni::avoid_containerd_phrases;
 use fairlead_cni::{CniError, Code};
+use fairlead_host::runtime_mounts;
 use fairlead_host::shortage;
 use fairlead_host::{NetError, NetnsError};
 use fairlead_sriov::SettingError;
@@ -42,13 +43,30 @@ pub(crate) fn netns(error: &NetnsError) -> CniError {
             "the sandbox is gone, or the daemon does not see the host's mounts: if it runs in a container, mount the \
              directory of the namespaces with mountPropagation: HostToContainer",
         ),
-        NetnsError::NotANetns { .. } => told.with("give the path of a network namespace (/proc/<pid>/ns/net or a bind mount of it)"),
+        NetnsError::NotANetns { .. } => told.with(no_netns_remedy(Path::new("/"))),
         NetnsError::Host { .. } => told.with("a pod on the host network needs no CNI call"),
         NetnsError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
             told.with("the daemon needs CAP_SYS_ADMIN, and CAP_SYS_PTRACE for the namespace of a process (/proc/<pid>/ns/net)")
         }
         NetnsError::Io { .. } | NetnsError::Net { .. } => told.with(short.unwrap_or_default()),
     }
+}
+
+/// What is to be done where `CNI_NETNS` names another file. `root`: of the file system that the daemon sees.
+fn no_netns_remedy(root: &Path) -> String {
+    enter_kubelets_mounts(root).unwrap_or_else(|| {
+        "give the path of a network namespace (/proc/<pid>/ns/net or a bind mount of it)".to_owned()
+    })
+}
+
+/// What is to be done where kubelet and the runtime have mounts of their own, and the daemon is not among them.
+fn enter_kubelets_mounts(root: &Path) -> Option<String> {
+    let mounts = runtime_mounts::encapsulated(root).ok()??;
+    Some(format!(
+        "kubelet and the runtime are in the mount namespace {}, and the daemon is not, so that it sees no namespace of \
+         theirs: have its unit enter it (docs/install.md, \"Mounts of kubelet's own\")",
+        mounts.path.display()
+    ))
 }
 
 /// What the kernel refused while something was done for a network.
@@ -75,7 +93,7 @@ pub(crate) fn configuring(network: &str, ifname: &str, error: &NotConfigured) ->
             "find the host that has it, and give one of the two another address: a retry gets one where the IPAM has more"
         }
         NotConfigured::Unsettled => {
-            "see that the link is up, or set `dad` of the daemon's configuration to fast, which does not wait"
+            "a retry may find the node less busy; or set `dad` of the daemon's configuration to fast, which does not wait"
         }
     };
     CniError::new(Code::TryAgain, format!("{doing}: {error}")).with(remedy).of_network(network)
@@ -186,16 +204,17 @@ pub(crate) fn too_late(waited_for: &str) -> CniError {
         .with("the runtime will try again; `fairleadd status` tells what the daemon is busy with")
 }
 
-/// What the executable saw at `CNI_NETNS` is not what the daemon sees there.
-pub(crate) fn other_namespace(path: &Path) -> CniError {
-    CniError::new(
-        Code::InvalidNetns,
-        format!("CNI_NETNS {}: the daemon opens another namespace there than the runtime's", path.display()),
-    )
-    .with(
-        "the daemon and the runtime see different mounts: if the daemon runs in a container, mount the directory of \
-         the namespaces with mountPropagation: HostToContainer; a rootless runtime needs a daemon of its own",
-    )
+/// What the executable saw at `CNI_NETNS` is not what the daemon sees there: that is `instead`.
+pub(crate) fn other_mounts(path: &Path, instead: &str) -> CniError {
+    let path = path.display();
+    let told = format!("CNI_NETNS {path}: where the runtime sees a namespace, the daemon sees {instead}");
+    let remedy = enter_kubelets_mounts(Path::new("/")).unwrap_or_else(|| {
+        "unless the sandbox has gone meanwhile, the two see different mounts: if the daemon runs in a container, mount the \
+         directory of the namespaces at its own path, with mountPropagation: HostToContainer; a rootless runtime needs a \
+         daemon of its own"
+            .to_owned()
+    });
+    CniError::new(Code::InvalidNetns, told).with(remedy)
 }
 
 /// The caller's own namespace is not the daemon's.
@@ -209,4 +228,20 @@ pub(crate) fn other_host() -> CniError {
 /// Code 999 for what should not happen.
 pub(crate) fn internal(what: impl Into<String>) -> CniError {
     CniError::new(Code::Internal, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::scratch_mounts::with_mounts_bound_at;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_no_namespace_is_told_with_kubelets_own_mount_namespace_where_the_daemon_is_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let remedy = || no_netns_remedy(dir.path());
+        let told = with_mounts_bound_at(&dir.path().join("run/kubens/mnt"), remedy).unwrap();
+        assert!(told.contains("the mount namespace /run/kubens/mnt, and the daemon is not"), "{told}");
+        assert!(remedy().starts_with("give the path"), "the service has stopped");
+    }
 }

@@ -1,4 +1,4 @@
-//! Whether our configuration is the one that the runtime takes, and other programs that keep taking it away.
+//! Whether our configuration is the one that the runtime takes, and other programs that keep taking it away or changing it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::plugin_installation::OWN_NAME;
 
 /// The endings of files that a runtime reads.
 const READ: [&str; 3] = ["conflist", "conf", "json"];
-/// After each time it was taken away, our configuration is written again so much later than the time before.
+/// After each time it was taken away or changed, our configuration is written again so much later than the time before.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -64,7 +64,7 @@ pub(crate) fn renamed_copies(conf_dir: &Path) -> Vec<PathBuf> {
     copies
 }
 
-/// How often our configuration was taken away, by whomever.
+/// How often our configuration was taken away or changed, by whomever.
 #[derive(Debug, Default)]
 pub(super) struct Contest {
     times: u32,
@@ -76,20 +76,25 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// It is gone or another one, and is to be written again now.
+    /// It is gone, or another one (`is_there`), and is to be written again now.
     ///
     /// # Errors
     /// When that is to be waited for.
-    pub(super) fn taken_away(&mut self, conf_dir: &Path) -> Result<(), NodeInstallationError> {
+    pub(super) fn contested(&mut self, conf_dir: &Path, is_there: bool) -> Result<(), NodeInstallationError> {
         let now = Instant::now();
         if self.until.is_some_and(|until| until > now) {
-            return Err(NodeInstallationError::TakenAway {
-                file: conf_dir.join(CONFLIST),
-                times: self.times.saturating_add(1),
-                pause_s: self.pause.as_secs(),
-                renamed: renamed_copies(conf_dir)
-                    .first()
-                    .map_or_else(String::new, |copy| format!(" (it is {} now)", copy.display())),
+            let (file, pause_s) = (conf_dir.join(CONFLIST), self.pause.as_secs());
+            let times = self.times.saturating_add(1);
+            return Err(match is_there {
+                true => NodeInstallationError::Changed { file, times, pause_s },
+                false => NodeInstallationError::TakenAway {
+                    file,
+                    times,
+                    pause_s,
+                    renamed: renamed_copies(conf_dir)
+                        .first()
+                        .map_or_else(String::new, |copy| format!(" (it is {} now)", copy.display())),
+                },
             });
         }
         if self.last.is_none_or(|last| now.duration_since(last) > PEACE) {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
+use serde_json::json;
 
 use super::*;
 use crate::conf_dir::Directories;
@@ -23,7 +24,7 @@ fn rig() -> Rig {
         fs::create_dir(dir.path().join(part)).unwrap();
     }
     fs::write(dir.path().join("fairlead"), format!("ELF {OUTCOME_HEADER}")).unwrap();
-    let directories = Directories { conf: dir.path().join("net.d"), plugins: vec![dir.path().join("bin")] };
+    let directories = Directories::new(dir.path(), Some("/net.d"), Some("/bin"));
     let networks = Arc::new(Networks::new(directories, &["macvlan"], Node::default()));
     let in_use = Arc::new(AtomicBool::new(false));
     let used = in_use.clone();
@@ -344,6 +345,96 @@ fn our_configuration_has_the_version_of_a_runtime_that_reads_no_list_of_versions
     rig.carry_out("{cni: present}").unwrap();
     let own: Value = serde_json::from_str(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
     assert_eq!((&own["cniVersion"], &own["cniVersions"]), (&json!("0.4.0"), &json!(["1.1.0"])));
+}
+
+/// As Istio writes it: the list read and written anew, with its keys in another order.
+fn append(rig: &Rig, plugin: &Value) {
+    let mut list: Value = serde_json::from_str(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    list["plugins"].as_array_mut().unwrap().push(plugin.clone());
+    let keys: Vec<String> =
+        list.as_object().unwrap().iter().rev().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    fs::write(rig.node.conflist(), format!("{{{}}}", keys.join(","))).unwrap();
+    rig.networks.rescan();
+}
+
+#[test]
+fn a_plugin_that_another_program_appends_stays_and_is_no_contest() {
+    let rig = rig();
+    rig.network("10-calico.conflist", "calico", "calico");
+    rig.network("20-other.conflist", "other", "macvlan");
+    let istio =
+        json!({"type": "istio-cni", "log_level": "info", "kubernetes": {"cni_bin_dir": "/opt/cni/bin"}});
+    let read = || ConfList::parse(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    let types = || read().plugin_types().map(str::to_owned).collect::<Vec<_>>();
+    let healthy = |text: &str| {
+        let (is_displaced, seen) = rig.pass(text);
+        assert!(!is_displaced && seen.fairlead && seen.failing.is_none(), "{seen:?}");
+        assert!(rig.node.contest.lock().pause().is_none(), "nobody takes anything away");
+        seen.cluster_network
+    };
+    healthy("{cni: present}");
+    append(&rig, &istio);
+    healthy("{cni: present}");
+    assert_eq!(types(), ["fairlead", "istio-cni"]);
+    assert_eq!(read().version.as_str(), "0.4.0", "the appended plugin need not know 1.1.0");
+    assert_eq!(read().plugin_conf(1, None, &Map::new()).unwrap().value["log_level"], "info");
+
+    // From now on nothing is to be done, in whatever form that program writes it.
+    fs::remove_file(rig.dir.path().join("net.d/20-other.conflist")).unwrap();
+    append(&rig, &json!({"type": "linkerd-cni"}));
+    let written = rig.files();
+    healthy("{cni: present}");
+    assert_eq!(rig.files(), written, "unchanged");
+
+    // What the settings change is changed, and the appended plugins stay behind ours.
+    rig.network("20-other.conflist", "other", "macvlan");
+    assert_eq!(healthy("{cni: present, clusterNetwork: other}").as_deref(), Some("other"));
+    assert_eq!(types(), ["fairlead", "istio-cni", "linkerd-cni"]);
+
+    // They are taken out again.
+    let mut list: Value = serde_json::from_str(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    list["plugins"].as_array_mut().unwrap().truncate(1);
+    fs::write(rig.node.conflist(), list.to_string()).unwrap();
+    healthy("{cni: present, clusterNetwork: other}");
+    assert_eq!(read().version.as_str(), "1.1.0");
+    append(&rig, &istio);
+    rig.carry_out("{cni: absent}").unwrap();
+    assert!(!rig.node.conflist().exists());
+}
+
+#[test]
+fn a_program_that_changes_more_than_it_appends_is_told_of_and_not_raced() {
+    let changes: [fn(&mut Value); 5] = [
+        |list| list["name"] = json!("theirs"),
+        |list| list["disableCheck"] = json!(true),
+        |list| list["plugins"][0]["clusterNetwork"] = json!("elsewhere"),
+        // No pod would start with one of these.
+        |list| list["plugins"].as_array_mut().unwrap().push(json!({"log_level": "info"})),
+        |list| list["plugins"].as_array_mut().unwrap().push(json!({"type": OWN_TYPE})),
+    ];
+    for change in changes {
+        let rig = rig();
+        rig.network("10-calico.conflist", "calico", "calico");
+        let wanted = "{cni: present, clusterNetwork: calico}";
+        rig.carry_out(wanted).unwrap();
+        let there = || -> Value { serde_json::from_slice(&fs::read(rig.node.conflist()).unwrap()).unwrap() };
+        let ours = there();
+        let changed = || {
+            let mut list = ours.clone();
+            change(&mut list);
+            fs::write(rig.node.conflist(), list.to_string()).unwrap();
+            rig.networks.rescan();
+        };
+        changed();
+        rig.carry_out(wanted).unwrap();
+        assert_eq!(there(), ours, "the first time it is written again at once");
+        rig.node.contest.lock().set_over(false);
+        changed();
+        let told = rig.carry_out(wanted).unwrap_err().to_string();
+        for words in ["was changed 2 times", "net.d/00-fairlead.conflist", "append"] {
+            assert!(told.contains(words), "{told}");
+        }
+    }
 }
 
 #[test]

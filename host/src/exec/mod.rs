@@ -2,7 +2,7 @@
 //!
 //! The program gets a process group of its own, which is killed whole when its time is over or the call is
 //! cancelled; it gets exactly the environment it is given; it runs in the daemon's network namespace even if the
-//! calling thread is in a pod's, and in the host's mount namespace when the daemon lives in a container. Its
+//! calling thread is in a pod's, and among the mounts of kubelet and the runtime when the daemon lives in a container. Its
 //! pipes are served together, so no amount of input or output can lock both sides up.
 //!
 //! `PR_SET_PDEATHSIG` is left alone on purpose: a plugin whose daemon is killed must be able to finish its work,
@@ -30,6 +30,7 @@ use nix::unistd::pipe2;
 
 use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
+use crate::runtime_mounts::{self, UnopenedMounts};
 use crate::scheduling::nice_of_programs;
 use running_program::{End, RunningProgram};
 
@@ -42,7 +43,7 @@ pub const STDERR_LIMIT: usize = 64 << 10;
 
 /// A program to be run.
 pub struct Exec<'call> {
-    /// Absolute path, in the host's mount namespace if `host_root` is set.
+    /// Absolute path, as the host has it if `host_root` is set.
     pub program: PathBuf,
     /// Arguments after its name.
     pub args: Vec<OsString>,
@@ -52,8 +53,8 @@ pub struct Exec<'call> {
     pub stdin: Vec<u8>,
     /// How long it may take.
     pub time_limit: Duration,
-    /// Where the host's root is mounted. If that is not `/`, the program runs in the host's mount namespace, which is that of
-    /// `<host_root>/proc/1`.
+    /// Where the host's root is mounted. If that is not `/`, the program runs in the mount namespace of
+    /// [kubelet and the runtime](crate::runtime_mounts).
     pub host_root: Option<PathBuf>,
     /// Directory of the cgroup that it is put into, out of the daemon's own memory limit.
     pub cgroup: Option<PathBuf>,
@@ -275,10 +276,8 @@ impl Exec<'_> {
         let Some(root) = self.host_root.as_ref().filter(|root| root.as_path() != Path::new("/")) else {
             return Ok(None);
         };
-        let path = root.join("proc/1/ns/mnt");
-        let file =
-            File::open(&path).map_err(|error| ExecError::HostMounts { path, errno: errno_of(&error) })?;
-        Ok(Some(file))
+        let unopened = |e: UnopenedMounts| ExecError::HostMounts { path: e.path, errno: errno_of(&e.source) };
+        runtime_mounts::of_runtime(root).map(Some).map_err(unopened)
     }
 
     fn open_directory(&self) -> Result<Option<File>, ExecError> {

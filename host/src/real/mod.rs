@@ -28,7 +28,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 pub(crate) use link_programs::attach_xdp;
-pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
+pub(crate) use namespace::{
+    Entered, OwnNetns, cookie_of, home_of_this_thread, kind_of_namespace, open_netns,
+};
 pub(crate) use namespace_views::{PodView, carrier_here, write_sysctl};
 pub use netlink::decode::{Answer, Body, Unreadable, decode};
 pub(crate) use netlink::socket::{

@@ -173,17 +173,22 @@ pub(crate) fn open_netns(path: &Path) -> Result<(OwnedFd, u64, u64), NetnsError>
         Err(Errno::ENXIO) => return Err(not_one()),
         Err(errno) => return Err(io_error(errno)),
     };
-    // Before the ioctl: to the driver of another kind of file its number may mean something else.
-    if fstatfs(&fd).map_err(io_error)?.filesystem_type() != NSFS_MAGIC {
-        return Err(not_one());
-    }
-    // SAFETY: NS_GET_NSTYPE takes no argument and reads nothing of ours.
-    let kind = unsafe { libc::ioctl(fd.as_raw_fd(), NS_GET_NSTYPE) };
-    if kind != libc::CLONE_NEWNET {
+    if kind_of_namespace(fd.as_fd()).map_err(io_error)? != Some(libc::CLONE_NEWNET) {
         return Err(not_one());
     }
     let stat = fstat(&fd).map_err(io_error)?;
     Ok((fd, stat.st_dev, stat.st_ino))
+}
+
+/// Of which kind the namespace is that an open file stands for (`CLONE_NEWNET`, …); `None` for every other file.
+pub(crate) fn kind_of_namespace(file: BorrowedFd<'_>) -> nix::Result<Option<libc::c_int>> {
+    // Before the ioctl: to the driver of another kind of file its number may mean something else.
+    if fstatfs(file)?.filesystem_type() != NSFS_MAGIC {
+        return Ok(None);
+    }
+    // SAFETY: NS_GET_NSTYPE takes no argument and reads nothing of ours.
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+    Ok(Errno::result(kind).ok())
 }
 
 /// The cookie of the namespace that a socket is in; `None` on kernels that have none.

@@ -67,7 +67,7 @@ pub(crate) enum NotConfigured {
         /// The address.
         address: IpNet,
     },
-    /// The kernel's duplicate address detection takes too long.
+    /// The kernel's duplicate address detection takes too long, though the link has a carrier.
     #[error("duplicate address detection did not end within {} s", SETTLE.as_secs())]
     Unsettled,
 }
@@ -90,7 +90,7 @@ pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<
     let mut ops: Vec<Op> = setup.arp_notify.iter().chain(&setup.addresses).cloned().collect();
     if setup.settle {
         carry_out(pod, &ops)?;
-        settle(pod, index)?;
+        settle(pod, index, SETTLE)?;
         ops.clear();
     }
     ops.extend_from_slice(&setup.routes);
@@ -107,8 +107,10 @@ fn carry_out(pod: &mut dyn Net, ops: &[Op]) -> Result<(), NetError> {
     }
 }
 
-fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NotConfigured> {
-    let until = Instant::now() + SETTLE;
+/// Waits for the end of the kernel's duplicate address detection. On a link without a carrier the kernel puts it off until there is
+/// one: the pod starts before, as with the reference plugins.
+fn settle(pod: &mut dyn Net, index: u32, limit: Duration) -> Result<(), NotConfigured> {
+    let until = Instant::now() + limit;
     loop {
         let addresses = pod.addresses(index)?;
         // The kernel keeps such an address but does not use it: the pod would start with one that does not work.
@@ -119,7 +121,13 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NotConfigured> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(NotConfigured::Unsettled);
+            return match pod.link_by_index(index)? {
+                Some(link) if !link.carrier => {
+                    tracing::warn!(ifname = %link.name, "its IPv6 addresses are usable when it has a carrier");
+                    Ok(())
+                }
+                _ => Err(NotConfigured::Unsettled),
+            };
         }
         sleep(POLL);
     }
@@ -173,5 +181,28 @@ pub(crate) fn mac_of(pod: &mut dyn Net, index: u32, chosen: Option<Mac>) -> Resu
     match chosen {
         Some(mac) => Ok(Some(mac)),
         None => Ok(pod.link_by_index(index)?.and_then(|l| l.mac)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::double::FakeKernel;
+    use fairlead_host::{AddressFlags, NetKernel};
+
+    use super::*;
+
+    #[test]
+    fn an_address_whose_double_is_still_looked_for_keeps_the_pod_only_where_the_link_has_a_carrier() {
+        let kernel = FakeKernel::new();
+        let index = kernel.add_host_link("net1");
+        let mut net = kernel.host().unwrap();
+        let flags = AddressFlags { tentative: true, ..AddressFlags::default() };
+        let address = Address { index, net: "fd00::5/64".parse().unwrap(), broadcast: None, flags };
+        net.batch(&[Op::AddAddress(address)]).unwrap();
+        kernel.set_carrier("net1", false);
+        settle(net.as_mut(), index, Duration::ZERO).unwrap();
+        kernel.set_carrier("net1", true);
+        let refused = settle(net.as_mut(), index, Duration::ZERO).unwrap_err();
+        assert!(matches!(refused, NotConfigured::Unsettled), "{refused}");
     }
 }

@@ -148,6 +148,19 @@ fn a_namespace_that_is_not_the_one_that_the_executable_saw_is_refused_with_the_r
     assert!(told.details.contains("mountPropagation"), "{told}");
 }
 
+#[test]
+fn a_namespace_that_the_executable_saw_and_the_daemon_does_not_see_is_refused_with_the_remedy() {
+    let rig = Rig::new();
+    rig.kernel.unmount(POD);
+    let seen = Some(fairlead_cni::wire::Inode { dev: 1, ino: 1 });
+    let request = Request { netns_inode: seen, ..rig.request(Command::Add, "c1", &macvlan()) };
+    let told = rig.call(request).unwrap_err();
+    assert_eq!(told.code.number(), 8, "{told}");
+    assert!(told.msg.contains("the daemon sees nothing"), "{told}");
+    assert!(told.details.contains("at its own path"), "{told}");
+    assert_eq!(rig.add(&macvlan()).unwrap_err().code.number(), 3, "where nobody looked, it may be gone");
+}
+
 /// The index of the interface in the pod.
 fn net1(rig: &Rig) -> u32 {
     rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("net1").unwrap().unwrap().index
