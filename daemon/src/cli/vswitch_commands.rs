@@ -19,6 +19,11 @@ pub(super) fn vswitch(question: &VswitchQuestion) -> Result<(), CliError> {
 }
 
 fn ports(args: &ListArgs) -> Result<(), CliError> {
+    let answered = |value: &Value| if are_of_ovs_alone(value) { Ok(()) } else { answers(value) };
+    list_unless(args, "/v1/vswitch-ports", answered, ports_table)
+}
+
+fn ports_table(value: &Value, extent: Extent) -> String {
     const NARROW: [&str; 6] = ["port", "network", "connected", "received", "sent", "dropped"];
     const WIDE: [&str; 16] = [
         "port",
@@ -38,12 +43,19 @@ fn ports(args: &ListArgs) -> Result<(), CliError> {
         "drops",
         "reason",
     ];
-    list_unless(args, "/v1/vswitch-ports", answers, |value, extent| {
-        let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
-        let uplinks = uplinks(value).map(|uplink| uplink_row(&uplink));
-        let shown: Vec<Value> = uplinks.chain(rows(&value["ports"]).iter().map(port_row)).collect();
-        of_switch(value, &shown, columns, extent, "the switch has no ports\n")
-    })
+    let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
+    let uplinks = uplinks(value).map(|uplink| uplink_row(&uplink));
+    let ports = uplinks.chain(rows(&value["ports"]).iter().map(port_row));
+    let shown: Vec<Value> = ports.chain(rows(&value["ovs"]).iter().map(ovs_row)).collect();
+    if are_of_ovs_alone(value) {
+        return table(&shown, columns, extent);
+    }
+    of_switch(value, &shown, columns, extent, "the switch has no ports\n")
+}
+
+/// Whether pods have ports of OVS, and none of our own switch, which need not run then.
+fn are_of_ovs_alone(value: &Value) -> bool {
+    value["waiting"] == 0 && !rows(&value["ovs"]).is_empty()
 }
 
 fn mac_table(args: &ListArgs) -> Result<(), CliError> {
@@ -126,6 +138,13 @@ fn port_row(port: &Value) -> Value {
     })
 }
 
+/// A port of OVS, in whose bridge it is. Its frames are counted by OVS.
+fn ovs_row(port: &Value) -> Value {
+    let mut row = port_row(port);
+    row["dropped"] = Value::Null;
+    row
+}
+
 /// The uplinks in the form of ports, with the interface's name: what came from the wire is what they sent, and what went there what they
 /// received. Frames that the kernel had no room for are among the drops of those that came.
 fn uplinks(value: &Value) -> impl Iterator<Item = Value> + '_ {
@@ -155,6 +174,17 @@ fn uplink_row(uplink: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_of_ovs_are_listed_with_the_reason_where_our_own_switch_need_not_run() {
+        let config = json!({"name": "fl-1", "network": "br0"});
+        let port = json!({"config": config, "pod": "ran/du-0", "connected": false, "reason": "no socket"});
+        let mut value = json!({"lacks": "it does not run", "waiting": 0, "ovs": [port]});
+        let told = ports_table(&value, Extent::Wide);
+        assert!(told.contains("fl-1") && told.contains("br0") && told.contains("no socket"), "{told}");
+        value["waiting"] = 1.into();
+        assert_eq!(ports_table(&value, Extent::Wide), "it does not run\n");
+    }
 
     #[test]
     fn the_stats_of_a_port_are_frames_bytes_and_drops_by_reason_in_both_directions_in_80_columns() {

@@ -89,20 +89,27 @@ fn without_ipam(conf: &str) -> String {
     tree.to_string()
 }
 
-/// The ports of our own switch that pods have and it has not, and uplinks by which no frames pass. `is_told`: that it does not answer is
+/// The ports of our own switch that pods have and it has not, uplinks by which no frames pass, and ports of OVS whose pods it is not
+/// connected to. `is_told`: that it does not answer is
 /// said already.
 fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
-    let table = match get(socket, "/v1/vswitch-ports") {
-        Ok(table) => table,
-        Err(error) => return vec![less(ABOUT, error.to_string(), "use programs of one release")],
-    };
+    match get(socket, "/v1/vswitch-ports") {
+        Ok(table) => listed(&table, is_told),
+        Err(error) => vec![less(ABOUT, error.to_string(), "use programs of one release")],
+    }
+}
+
+fn listed(table: &Value, is_told: bool) -> Vec<Finding> {
+    let rows = |key: &str| table[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let unconnected = rows("ovs").iter().filter_map(|row| port(row, "connected to OVS"));
     let waiting = table["waiting"].as_u64().unwrap_or_default();
     match table["lacks"].as_str() {
         Some(lacks) if waiting > 0 && !is_told => {
             let seen = format!("{waiting} ports that pods have are in no switch: {lacks}");
-            return vec![wrong(ABOUT, seen, "start fairlead-vswitch, or see its log (docs/vhost-user.md)")];
+            let lacking = wrong(ABOUT, seen, "start fairlead-vswitch, or see its log (docs/vhost-user.md)");
+            return unconnected.chain([lacking]).collect();
         }
-        Some(_) => return Vec::new(),
+        Some(_) => return unconnected.collect(),
         None => {}
     }
     let lost = |row: &Value| {
@@ -111,13 +118,35 @@ fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
         let seen = format!("the uplink {} of network {}: {reason}", word("interface"), word("network"));
         Some(wrong(ABOUT, seen, "mend the interface; it is taken again by itself"))
     };
-    let missing = |row: &Value| {
-        let reason = row["reason"].as_str()?;
-        let name = row["config"]["name"].as_str().unwrap_or("?");
-        let of = row["pod"].as_str().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
-        let seen = format!("port {name}{of} is not in the switch: {reason}");
-        Some(less(ABOUT, seen, "mend that; it is tried again by itself"))
-    };
-    let rows = |key: &str| table[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    rows("uplinks").iter().filter_map(lost).chain(rows("ports").iter().filter_map(missing)).collect()
+    let missing = rows("ports").iter().filter_map(|row| port(row, "in the switch"));
+    rows("uplinks").iter().filter_map(lost).chain(missing).chain(unconnected).collect()
+}
+
+/// A port that a pod has, and that is not what it is `to_be`, with the reason.
+fn port(row: &Value, to_be: &str) -> Option<Finding> {
+    let reason = row["reason"].as_str()?;
+    let name = row["config"]["name"].as_str().unwrap_or("?");
+    let of = row["pod"].as_str().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
+    let seen = format!("port {name}{of} is not {to_be}: {reason}");
+    Some(less(ABOUT, seen, "mend that; it is tried again by itself"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_port_of_ovs_without_a_connection_is_told_also_where_our_own_switch_is_not_there() {
+        let row = |reason: Value| json!({"config": {"name": "fl-1"}, "pod": "ran/du-0", "reason": reason});
+        let ovs = json!([row(Value::Null), row("why".into())]);
+        let own = [json!({"lacks": "it does not run", "waiting": 0}), json!({"ports": [], "uplinks": []})];
+        for mut table in own {
+            table["ovs"] = ovs.clone();
+            let told = listed(&table, false);
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(told[0].seen, "port fl-1 of pod ran/du-0 is not connected to OVS: why");
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub(crate) enum RegionError {
     /// Its page tables, with what the port's memory costs already, cost more than is allowed.
     #[error(
         "a memory region of {bytes} bytes costs the switch more than its limits allow ({port} bytes for a port, {total} for all; \
-         this port has {taken}): take huge pages, share less memory, or raise the limits by 2 MiB for each GiB"
+         this port has {taken}): take huge pages, share less memory, or raise the limits by 2.04 MiB for each GiB"
     )]
     TooMuch {
         /// The length.

@@ -188,7 +188,7 @@ fn page_tables_count_before_anything_is_mapped() {
         refused.starts_with("a memory region of 4294967296 bytes costs the switch more than"),
         "{refused}"
     );
-    assert!(refused.ends_with("or raise the limits by 2 MiB for each GiB"), "{refused}");
+    assert!(refused.ends_with("or raise the limits by 2.04 MiB for each GiB"), "{refused}");
     assert_eq!(bound.taken_bytes(), 0);
 }
 

@@ -25,6 +25,8 @@ const NET_HOST_TSO6: u64 = 1 << 12;
 const NET_HOST_ECN: u64 = 1 << 13;
 /// VIRTIO_NET_F_MRG_RXBUF: a frame may fill several buffers.
 pub(super) const NET_MRG_RXBUF: u64 = 1 << 15;
+/// VIRTIO_NET_F_CTRL_VQ: there is a queue for commands. It is the frontend's own, and no ring of ours.
+const NET_CTRL_VQ: u64 = 1 << 17;
 /// VIRTIO_NET_F_MQ: several pairs of queues.
 const NET_MQ: u64 = 1 << 22;
 /// VIRTIO_F_INDIRECT_DESC.
@@ -35,6 +37,9 @@ const RING_EVENT_IDX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 /// VIRTIO_F_IN_ORDER.
 const IN_ORDER: u64 = 1 << 35;
+
+/// VHOST_USER_PROTOCOL_F_MQ: GET_QUEUE_NUM is answered.
+const MQ: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ;
 
 /// All that a guest may leave to us, and that may be left to it.
 const OFFLOADS: u64 = NET_CSUM
@@ -60,17 +65,27 @@ impl Offer {
     pub(crate) fn features(&self) -> u64 {
         let always =
             NET_MTU | NET_MRG_RXBUF | RING_INDIRECT | RING_EVENT_IDX | VERSION_1 | IN_ORDER | OFFLOADS;
-        let several = if self.queues > 1 { NET_MQ } else { 0 };
+        // Cloud Hypervisor offers its guest what we offer, and Linux takes no interface that has the one without the other (5.1.3.1).
+        let several = if self.queues > 1 { NET_MQ | NET_CTRL_VQ } else { 0 };
         always | several | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
     }
 
     /// The features of the protocol (GET_PROTOCOL_FEATURES).
     pub(crate) fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ
+        // With MQ a frontend asks for the number of queues. Ours is one of pairs, as QEMU and DPDK have it; Cloud Hypervisor takes it for one
+        // of rings, of which it has at least two. Without MQ each of them takes it that there is one pair.
+        let several = if self.queues > 1 { MQ } else { VhostUserProtocolFeatures::empty() };
+        several
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::MTU
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+    }
+
+    /// Those that a frontend may agree on. One that connects again may do so on what an earlier release offered, without asking anew: MQ
+    /// for one pair as well.
+    pub(super) fn known_protocol_features(&self) -> VhostUserProtocolFeatures {
+        self.protocol_features() | MQ
     }
 
     /// How many rings the port has: two for each pair.
@@ -124,6 +139,17 @@ mod tests {
         let sums = Offloads { checksum: true, ..Offloads::NONE };
         assert_eq!(some.sends, Offloads { tcp_v6: true, ..sums });
         assert_eq!(some.gets, Offloads { tcp_v4: true, ..sums });
+    }
+
+    #[test]
+    fn one_pair_is_offered_without_mq_and_several_with_the_queue_for_commands_that_mq_needs() {
+        for queues in 1..=8 {
+            let offer = Offer { queues, mtu: 1500 };
+            let several = if queues > 1 { NET_MQ | NET_CTRL_VQ } else { 0 };
+            assert_eq!(offer.features() & (NET_MQ | NET_CTRL_VQ), several, "{queues}");
+            let has_mq = offer.protocol_features().contains(MQ);
+            assert_eq!(has_mq, queues > 1, "{queues}");
+        }
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Session {
     }
 
     fn set_protocol_features(&mut self, bits: u64) -> Result<(), Refusal> {
-        let unknown = bits & !self.offer.protocol_features().bits();
+        let unknown = bits & !self.offer.known_protocol_features().bits();
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }
@@ -328,5 +328,81 @@ impl Session {
 
     fn start_all(&mut self, rings: &mut dyn Rings) -> Result<(), Refusal> {
         (0..self.vrings.len()).try_for_each(|index| self.start(index, rings).map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Cloud Hypervisor takes of the virtio features: VERSION_1, PROTOCOL_FEATURES, MQ, CTRL_VQ and MRG_RXBUF.
+    const TAKEN: u64 = 1 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 15;
+    /// The same of the protocol's: MQ, REPLY_ACK and CONFIGURE_MEM_SLOTS.
+    const TAKEN_OF_PROTOCOL: u64 = 1 | 1 << 3 | 1 << 15;
+
+    /// Nothing is put to work here.
+    struct NoRings;
+
+    impl Rings for NoRings {
+        fn start(&mut self, _: usize, _: SplitRing, _: Arc<GuestEvent>, _: bool) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn stop(&mut self, _: usize) -> Result<u16, Refusal> {
+            Ok(0)
+        }
+
+        fn enable(&mut self, _: usize, _: bool) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn set_call(&mut self, _: usize, _: Option<Arc<GuestEvent>>) -> Result<(), Refusal> {
+            Ok(())
+        }
+    }
+
+    fn session(queues: u16) -> Session {
+        Session::new(Offer { queues, mtu: 1500 }, None)
+    }
+
+    fn say(session: &mut Session, message: u32, payload: &[u8]) -> Option<Reply> {
+        let header = Header { message, need_reply: false, payload: payload.len() };
+        session.handle(header, payload, Vec::new(), &mut NoRings).unwrap()
+    }
+
+    fn ask(session: &mut Session, message: u32) -> u64 {
+        match say(session, message, &[]) {
+            Some(Reply::Number(number)) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As Cloud Hypervisor begins: answers the rings that it takes the port to have.
+    fn rings_for_cloud_hypervisor(queues: u16) -> u64 {
+        let mut session = session(queues);
+        let features = ask(&mut session, 1) & TAKEN;
+        let of_protocol = ask(&mut session, 15) & TAKEN_OF_PROTOCOL;
+        say(&mut session, 16, &of_protocol.to_ne_bytes());
+        let rings = if of_protocol & 1 == 0 { 2 } else { ask(&mut session, 17) };
+        say(&mut session, 2, &features.to_ne_bytes());
+        // It has the queue for commands for itself: no ring of ours is meant by it.
+        for ring in 0..u32::try_from(rings).unwrap() {
+            say(&mut session, 18, &[ring.to_ne_bytes(), 1_u32.to_ne_bytes()].concat());
+        }
+        rings
+    }
+
+    #[test]
+    fn cloud_hypervisor_finds_two_rings_of_one_pair_and_of_several_as_many_rings_as_pairs() {
+        for (queues, rings) in [(1, 2), (2, 2), (4, 4), (8, 8)] {
+            assert_eq!(rings_for_cloud_hypervisor(queues), rings, "{queues}");
+        }
+    }
+
+    #[test]
+    fn a_frontend_that_comes_back_with_what_an_earlier_release_offered_for_one_pair_is_not_refused() {
+        let mut session = session(1);
+        say(&mut session, 16, &1_u64.to_ne_bytes());
+        assert_eq!(ask(&mut session, 17), 1);
     }
 }

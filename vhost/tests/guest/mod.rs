@@ -46,8 +46,8 @@ pub(crate) const TX: u32 = 1;
 
 /// VERSION_1, MRG_RXBUF, IN_ORDER, INDIRECT_DESC, PROTOCOL_FEATURES.
 pub(crate) const FEATURES: u64 = 1 << 32 | 1 << 15 | 1 << 35 | 1 << 28 | 1 << 30;
-/// MQ, REPLY_ACK, CONFIGURE_MEM_SLOTS.
-pub(crate) const PROTOCOL_FEATURES: u64 = 1 | 1 << 3 | 1 << 15;
+/// REPLY_ACK, CONFIGURE_MEM_SLOTS.
+pub(crate) const PROTOCOL_FEATURES: u64 = 1 << 3 | 1 << 15;
 
 /// The flags of a message: version 1, and whether an acknowledgement is wanted.
 pub(crate) const PLAIN: u32 = 1;

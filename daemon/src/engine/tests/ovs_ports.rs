@@ -141,6 +141,32 @@ fn check_tells_what_became_of_a_port_of_ovs() {
 }
 
 #[test]
+fn a_port_that_ovs_is_not_connected_to_is_listed_with_the_reason() {
+    let (rig, _kubelet) = rig("server");
+    let server = ovs(&rig);
+    let row = || rig.engine().core.kinds.vhost_user.ports_table()["ovs"][0].clone();
+    let reason = || row()["reason"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(row(), Value::Null);
+    rig.with_ovs(Command::Add, &config("")).unwrap();
+    let status = |word: &str| {
+        server.set("Interface", &name(), "status", json!(["map", [["status", word]]]));
+    };
+    status("disconnected");
+    until("the pod's socket is missed", || reason().starts_with("the pod has not made its socket "));
+    let told = row();
+    assert_eq!((&told["config"]["name"], &told["config"]["network"]), (&json!(name()), &json!("br0")));
+    assert_eq!((&told["pod"], &told["connected"]), (&json!("ran/du-0"), &json!(false)));
+    let socket = rig.dir.path().join("run/vhost-user/blue-00/vhost-user.sock");
+    let _of_pod = UnixListener::bind(socket).unwrap();
+    let told = reason();
+    assert!(told.contains("OVS is not connected to it") && told.contains("HostToContainer"), "{told}");
+    status("connected");
+    until("OVS is connected", || row()["connected"] == true && row()["reason"].is_null());
+    rig.with_ovs(Command::Del, &config("")).unwrap();
+    assert_eq!(row(), Value::Null);
+}
+
+#[test]
 fn without_ovs_or_its_bridge_an_add_is_tried_again_and_status_says_so() {
     let (rig, _kubelet) = rig("server");
     let before = rig.state();

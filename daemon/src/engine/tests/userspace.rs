@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::thread;
 
 use fairlead_cni::Code;
 use fairlead_kube::fake_cluster::FakeCluster;
@@ -176,6 +177,29 @@ fn the_pods_own_volume_has_the_socket_and_the_configuration_data() {
     node.call(Command::Add, &of_own_switch(r#","kubeconfig":"/k""#)).unwrap();
     assert_eq!(fs::read_dir(&volume).unwrap().count(), 1, "the pod is told by annotations");
     assert_eq!(node.api.annotations().len(), 2);
+    node.call(Command::Del, &of_own_switch("")).unwrap();
+}
+
+#[test]
+fn a_pod_that_the_cluster_tells_of_during_the_call_is_told_where_it_has_mounted_its_volume() {
+    let mut node = Node::new();
+    node.api = Arc::default();
+    node.rig.cluster = Some(Arc::clone(&node.api));
+    node.rig.restart();
+    let (_server, _ports) = switch(&node.rig);
+    let volume = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir/shared-dir";
+    fs::create_dir_all(node.on_host(volume)).unwrap();
+    let api = Arc::clone(&node.api);
+    let seen_late = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        let mount_path = Some("/run/sockets".to_owned());
+        api.put_pod_with_shared_dir(&pod(), SharedDirVolume { host_path: None, mount_path });
+    });
+    node.call(Command::Add, &of_own_switch(r#","kubeconfig":"/k""#)).unwrap();
+    seen_late.join().unwrap();
+    let annotations = node.api.annotations();
+    let (_, name, mapped_dir) = annotations.last().unwrap();
+    assert_eq!((*name, mapped_dir.as_str()), ("userspace/mapped-dir", "/run/sockets"));
     node.call(Command::Del, &of_own_switch("")).unwrap();
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{BindMounts, HostRoot, failpoint};
 use fairlead_vhost::ovs_dpdk::{
-    DatabaseAddress, Limits, Options, OvsDpdk, OvsError, PortName, PortSpec, Reconciled, TlsFiles,
+    DatabaseAddress, Limits, Options, OvsDpdk, OvsError, PortName, PortSpec, PortView, Reconciled, TlsFiles,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -100,21 +100,25 @@ impl OvsLink {
 
     /// CHECK: OVS has the port, as it was asked for.
     pub(super) fn check(&self, spec: &PortSpec) -> Result<Checked, CniError> {
-        let driver = self.driver()?;
-        let ports = driver.ports().map_err(|e| told(&e))?;
-        let Some(port) = ports.into_iter().find(|port| port.name == spec.name.as_str()) else {
+        let Some(port) = self.ports()?.into_iter().find(|port| port.name == spec.name.as_str()) else {
             return Ok(Checked::Changed(format!("OVS has no port {}", spec.name)));
         };
         if port.spec.as_ref() != Some(spec) {
             return Ok(Checked::Changed(format!("the port {} of OVS has other settings", spec.name)));
         }
         // What the database says of the port stays when the switch dies.
-        driver.check_service().map_err(|e| told(&e))?;
-        Ok(match (port.error, port.ofport) {
-            (Some(error), _) => Checked::Changed(format!("OVS cannot serve the port {}: {error}", spec.name)),
-            (None, None) => Checked::Changed(format!("ovs-vswitchd does not serve the port {}", spec.name)),
-            (None, Some(_)) => Checked::Whole,
-        })
+        self.driver()?.check_service().map_err(|e| told(&e))?;
+        Ok(why_unserved(&port).map_or(Checked::Whole, Checked::Changed))
+    }
+
+    /// The ports of ours that OVS has.
+    pub(super) fn ports(&self) -> Result<Vec<PortView>, CniError> {
+        self.driver()?.ports().map_err(|e| told(&e))
+    }
+
+    /// The directory that `ovs-vswitchd` has to see, with the mounts that are made in it.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Why no port can be made in the bridge just now, for an ADD: a connection that was lost is waited for. `is_made`: a bridge that is
@@ -192,6 +196,15 @@ impl OvsLink {
         let started = Arc::new(OvsDpdk::start(options)?);
         *driver = Some(Arc::clone(&started));
         Ok(started)
+    }
+}
+
+/// Why OVS does not serve a port that it has; `None` where it does.
+pub(super) fn why_unserved(port: &PortView) -> Option<String> {
+    match (&port.error, port.ofport) {
+        (Some(error), _) => Some(format!("OVS cannot serve the port {}: {error}", port.name)),
+        (None, None) => Some(format!("ovs-vswitchd does not serve the port {}", port.name)),
+        (None, Some(_)) => None,
     }
 }
 

@@ -11,9 +11,13 @@ use fairlead_cni::config::VhostUser as Config;
 use fairlead_cni::config::vhost_user::{Mode, Switch};
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::PodRef;
-use fairlead_vhost::ovs_dpdk::{Policing, PortName, PortOwner, PortSpec, Reconciled, VhostSocket, Vlans};
+use fairlead_vhost::ovs_dpdk::{
+    Policing, PortName, PortOwner, PortSpec, PortView, Reconciled, VhostSocket, Vlans,
+};
 use fairlead_vhost::port::PortConfig;
+use serde_json::{Value, json};
 
+use super::ovs_link::why_unserved;
 use super::services::VhostUserServices;
 use super::socket_dir::{SocketPlace, unusable};
 use crate::engine::attachment_request::AttachmentRequest;
@@ -104,6 +108,56 @@ impl VhostUserServices {
             // An ADD looks for OVS by itself: a node without any is not woken for it.
             thread::sleep(if is_wanted || connections.is_some() { LOOKS } else { LOOKS_WITHOUT_PORTS });
         }
+    }
+
+    /// The ports of OVS that pods have, as the operator sees them: whether OVS is connected to the pod's socket, or why it is not.
+    pub(super) fn ovs_table(&self) -> Value {
+        let mut attached = self.store.all();
+        attached.retain(|a| a.phase == Phase::Attached && spec_of_ovs(a).is_some());
+        // Most nodes have no OVS that could be asked.
+        if attached.is_empty() {
+            return json!([]);
+        }
+        let in_ovs = self.ovs.ports();
+        let row = |attachment: &Attachment| {
+            let (record, spec) = (attachment.vhost_user()?, spec_of_ovs(attachment)?);
+            let reason = match &in_ovs {
+                Ok(ports) => self.why_unconnected(record, spec, ports),
+                Err(error) => Some(error.msg.clone()),
+            };
+            let mut config = json!(record.port);
+            (config["name"], config["network"]) = (spec.name.as_str().into(), spec.bridge.as_str().into());
+            let pod = attachment.pod.as_ref().map(ToString::to_string);
+            Some(json!({"config": config, "pod": pod, "connected": reason.is_none(), "reason": reason}))
+        };
+        attached.iter().filter_map(|attachment| row(attachment)).collect()
+    }
+
+    /// Why OVS, with these ports, is not connected to the socket of a pod; `None` where it is.
+    fn why_unconnected(
+        &self,
+        record: &VhostUserRecord,
+        spec: &PortSpec,
+        ports: &[PortView],
+    ) -> Option<String> {
+        let Some(port) = ports.iter().find(|port| port.name == spec.name.as_str()) else {
+            return Some(format!("OVS has no port {}", spec.name));
+        };
+        if let Some(why) = why_unserved(port) {
+            return Some(why);
+        }
+        if port.connected {
+            return None;
+        }
+        Some(match self.has_socket(record) {
+            Ok(true) => format!(
+                "the pod's socket {} is there, and OVS is not connected to it: see that its application listens, that ovs-vswitchd is \
+                 root's, and that it sees {} (in a container: mountPropagation HostToContainer)",
+                record.host_path(),
+                self.ovs.directory().display()
+            ),
+            _ => self.why_missing(record),
+        })
     }
 
     /// The ports that pods have, or are about to have.

@@ -99,7 +99,7 @@ impl VhostUserServices {
         }
     }
 
-    /// The switch's ports as the operator sees them, each with its pod, or why they are not known.
+    /// The switch's ports as the operator sees them, each with its pod, or why they are not known; and those of OVS.
     pub(crate) fn ports_table(&self) -> Value {
         let row = |port: KnownPort| {
             let mut row = json!(port.view);
@@ -110,13 +110,15 @@ impl VhostUserServices {
             }
             row
         };
-        match self.ports() {
+        let mut table = match self.ports() {
             Ok(ports) => {
                 let uplinks: Value = self.uplinks().iter().map(|uplink| self.uplink_row(uplink)).collect();
                 json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": uplinks})
             }
             Err(e) => json!({"lacks": e.msg, "waiting": self.ports_on_record()}),
-        }
+        };
+        table["ovs"] = self.ovs_table();
+        table
     }
 
     fn uplink_row(&self, uplink: &UplinkView) -> Value {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fairlead_cni::config::VhostUser as Config;
 use fairlead_cni::config::userspace::SharedDir;
 use fairlead_cni::config::vhost_user::{Mode, Place};
 use fairlead_cni::{CniError, Code};
@@ -36,7 +37,7 @@ pub(crate) fn find(
     request: &AttachmentRequest<'_>,
 ) -> Result<VhostUser, NotAttached> {
     let Place::SharedDir(shared) = &wanted.config.place else { return Ok(wanted.clone()) };
-    let found = kinds.vhost_user.shared_dir(shared, wanted.config.mode, request);
+    let found = kinds.vhost_user.shared_dir(shared, &wanted.config, request);
     Ok(VhostUser { found: Some(found.map_err(NotAttached::by_code)?), ..wanted.clone() })
 }
 
@@ -44,20 +45,22 @@ impl VhostUserServices {
     fn shared_dir(
         &self,
         shared: &SharedDir,
-        mode: Mode,
+        config: &Config,
         request: &AttachmentRequest<'_>,
     ) -> Result<SocketPlace, CniError> {
         let (container, ifname) = (&request.key.container, &request.key.ifname);
         let begin = container_begin(container);
         let socket = shared.socket.clone().unwrap_or_else(|| format!("{begin}-{ifname}"));
         if let Some(volume) = self.volume(VOLUME, request).ok().filter(|volume| self.open(volume).is_ok()) {
-            let known = self.volume_of_pod(request, Duration::ZERO);
+            // An annotation tells where the pod has mounted it, and stays as it was written.
+            let is_told = config.container_side.as_ref().is_some_and(|side| side.by_annotation);
+            let known = self.volume_of_pod(request, if is_told { POD_SEEN } else { Duration::ZERO });
             let mount_path = known.and_then(|known| known.mount_path);
             return Ok(SocketPlace { mount_path, ..SocketPlace::new(&volume, socket, true) });
         }
         let known = self.volume_of_pod(request, POD_SEEN);
         if let Some(SharedDirVolume { host_path: Some(directory), mount_path }) = known {
-            let place = self.host_path(&directory, socket, mode)?;
+            let place = self.host_path(&directory, socket, config.mode)?;
             return Ok(SocketPlace { mount_path, ..place });
         }
         let Some(base) = &shared.base else { return Err(nowhere()) };
