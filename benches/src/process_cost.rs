@@ -15,6 +15,9 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use serde::Serialize;
 
+/// A clock tick, in which the kernel shows processor time (`USER_HZ`).
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
 /// The user and system time of all reaped children so far.
 pub(crate) fn cpu_of_children() -> io::Result<Duration> {
     cpu(UsageWho::RUSAGE_CHILDREN)
@@ -39,21 +42,12 @@ pub(crate) fn cpu_of(pid: Pid) -> io::Result<Duration> {
     Ok(clock_gettime(clock_getcpuclockid(pid)?)?.into())
 }
 
-/// The clock ticks (10 ms) of user and system time in `/proc/<pid>/stat`, which `top` shows.
-pub(crate) fn ticks_of(pid: Pid) -> io::Result<u64> {
-    ticks_in(pid, [11, 12])
-}
-
 /// User and system time of the programs that a process has started and that have ended.
 pub(crate) fn cpu_of_programs_of(pid: Pid) -> io::Result<Duration> {
-    Ok(Duration::from_millis(10 * ticks_in(pid, [13, 14])?))
-}
-
-/// The sum of two fields of `/proc/<pid>/stat`, counted from after the name.
-fn ticks_in(pid: Pid, two: [usize; 2]) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = after_name(&stat);
-    Ok(two.iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum())
+    let ticks = [13, 14].iter().filter_map(|&at| fields.get(at)?.parse::<u32>().ok()).sum();
+    Ok(TICK.saturating_mul(ticks))
 }
 
 /// A process's memory in KiB.
@@ -146,7 +140,7 @@ mod tests {
         assert!(cpu_of(me).unwrap() > Duration::ZERO);
         let memory = memory_of(me).unwrap();
         assert!(memory.rss_kib > 0 && memory.peak_kib >= memory.rss_kib);
-        ticks_of(me).unwrap();
+        cpu_of_programs_of(me).unwrap();
     }
 
     #[test]
