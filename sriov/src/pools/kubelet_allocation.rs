@@ -50,8 +50,8 @@ impl Pools {
         })
     }
 
-    /// Refuses a lent VF with other nodes than kubelet gives the containers of its pod: kubelet asks once for a pod, and the VF may have
-    /// been bound or made anew since, or the machine was booted.
+    /// Refuses a lent VF with other nodes than kubelet gives the containers of its pod: kubelet asks when a pod is admitted, and the VF may
+    /// have been bound or made anew since, or the machine was booted.
     pub(super) fn must_have_told_nodes(&self, address: PciAddr) -> Result<(), Refused> {
         let (may_be_offered, pool_with_rdma) = {
             let state = self.lock();

@@ -117,8 +117,8 @@ impl DesiredState {
 
     /// Whether a member stays bound while it is worked on: bound anew, a VF has no RDMA nodes for a moment, and may have another VF's
     /// numbers after that. Another device plugin hands a pod the nodes that sysfs names when kubelet asks, and knows nothing of our work.
-    /// Of ours kubelet asks once for a pod, and gives what it was told to the containers of each further sandbox of that. One that is in
-    /// doubt is bound anew all the same. `is_new`: nothing was done to it in this boot, so that we have told nobody its nodes.
+    /// Of ours kubelet asks when a pod is admitted, and gives what it was told to the containers of each further sandbox of that. One that
+    /// is in doubt is bound anew all the same. `is_new`: nothing was done to it in this boot, so that we have told nobody its nodes.
     pub(super) fn stays_bound(
         &self,
         vf: &VfDevice,
