@@ -218,14 +218,16 @@ impl HostLocal {
         let directory = directory.checked()?;
         let found = self.with(&directory, Make::Never, |locked| {
             let contents = contents(container_id, ifname);
-            let has = |locked: &LockedDir<'_>| {
-                contents.iter().any(|content| locked.index().held_by(content).next().is_some())
+            let has = |locked: &mut LockedDir<'_>| -> io::Result<bool> {
+                contents.iter().try_fold(false, |has, content| Ok(has || locked.holds(content)?))
             };
-            // The directory's time misses what others changed within one tick of the kernel's clock.
-            if !has(locked) {
-                locked.reread().map_err(|e| store(&directory, e))?;
+            let told = |e| store(&directory, e);
+            if has(locked).map_err(told)? {
+                return Ok(true);
             }
-            Ok(has(locked))
+            // The directory's time misses what others changed within one tick of the kernel's clock.
+            locked.reread().map_err(told)?;
+            has(locked).map_err(told)
         })?;
         match found.transpose()? {
             Some(true) => Ok(()),

@@ -164,6 +164,14 @@ impl LockedDir<'_> {
         &self.0.known.index
     }
 
+    /// Whether an address has this content. Each file that is known to have it is looked at, whatever the directory's time of change
+    /// says: who removes one by hand takes no lock, and may do so while we hold it.
+    pub(super) fn holds(&mut self, content: &str) -> io::Result<bool> {
+        let known: Vec<IpAddr> = self.index().held_by(content).collect();
+        known.into_iter().try_for_each(|ip| self.update(ip).map(drop))?;
+        Ok(self.index().held_by(content).next().is_some())
+    }
+
     /// Reads the directory again, whatever its time of change says. Within one tick of the kernel's clock
     /// (≤ 4 ms, kernels before 6.13) that time may not show a change.
     pub(super) fn reread(&mut self) -> io::Result<()> {

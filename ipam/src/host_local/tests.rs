@@ -274,6 +274,18 @@ fn what_others_do_in_the_directory_is_seen() {
 }
 
 #[test]
+fn check_sees_that_an_address_is_gone_whatever_time_its_directory_has() {
+    let host = Host::new();
+    host.add(&small(), "a").unwrap();
+    host.ipam.check(&in_data("pods"), "a", "eth0").unwrap();
+    let pods = std::fs::File::open(host.pods()).unwrap();
+    let before = pods.metadata().unwrap().modified().unwrap();
+    std::fs::remove_file(host.pods().join("10.0.0.2")).unwrap();
+    pods.set_modified(before).unwrap();
+    assert!(host.ipam.check(&in_data("pods"), "a", "eth0").is_err());
+}
+
+#[test]
 fn a_directory_that_somebody_removed_or_emptied_is_made_anew() {
     let host = Host::new();
     host.add(&small(), "a").unwrap();
