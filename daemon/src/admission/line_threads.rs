@@ -10,7 +10,7 @@ use fairlead_host::vital_thread;
 use parking_lot::MutexGuard;
 use tracing::error;
 
-use super::queue::Line;
+use super::queue::{Line, by_arrival};
 use super::queued_call::QueuedCall;
 use super::{Admission, AdmissionState};
 
@@ -130,9 +130,8 @@ impl Admission {
         let (mut woken, limits) = (Vec::new(), &self.0.limits);
         let AdmissionState { queue, slow_shares, .. } = state;
         let call = match line {
-            Line::Slow if slow_shares.are_taken(limits) => queue.pop_first(line),
             Line::Slow => queue.pop(line, |call| slow_shares.place(call, limits), &mut woken),
-            Line::Fast | Line::Status => queue.pop(line, |_| Some(0), &mut woken),
+            Line::Fast | Line::Status => queue.pop(line, by_arrival, &mut woken),
         };
         for line in woken {
             self.wake_one(state, line);

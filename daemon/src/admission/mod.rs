@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 pub use self::execution::FinishedCall;
 pub(crate) use self::execution::serve_catching_panics;
 use self::fast_lane_threads::WorkerThreads;
-use self::queue::{Line, Queue};
+use self::queue::{Line, Queue, by_arrival};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
 use self::queued_call::{CallProgress, Delivery, Preparation, UnqueuedCall, outlives_its_caller};
@@ -281,7 +281,7 @@ impl Admission {
     pub fn serve_first_in_line(&self) {
         let mut woken = Vec::new();
         let mut state = self.0.lock();
-        let first = state.queue.pop(Line::Fast, |_| Some(0), &mut woken);
+        let first = state.queue.pop(Line::Fast, by_arrival, &mut woken);
         let count = usize::from(first.is_some());
         state.running += count;
         state.inline += count;

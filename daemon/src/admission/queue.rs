@@ -114,14 +114,6 @@ impl Queue {
         None
     }
 
-    /// Takes the first call of a line that goes before those that wait. The caller must [`Queue::finish`] its container.
-    pub(super) fn pop_first(&mut self, line: Line) -> Option<QueuedCall> {
-        let calls = &mut self.lines[line as usize];
-        let number = *calls.iter().find(|(_, call)| call.goes_first())?.0;
-        self.len -= 1;
-        calls.remove(&number)
-    }
-
     fn must_park(&self, call: &QueuedCall) -> bool {
         !self.blocked.is_empty()
             && call.request().command == Command::Add
@@ -186,6 +178,11 @@ impl Queue {
         }
         out
     }
+}
+
+/// The place of every call of a line that goes by arrival alone.
+pub(super) fn by_arrival(_: &QueuedCall) -> Option<usize> {
+    Some(0)
 }
 
 fn take_next(

@@ -36,16 +36,14 @@ impl SlowShares {
         }
     }
 
-    /// Whether all threads that other calls than DELs may have are at work.
-    pub(super) fn are_taken(&self, limits: &Limits) -> bool {
-        self.at_work >= limits.most_slow_without_dels()
-    }
-
     /// The place of a call among those that wait, the first of which is begun: the fewer its namespace has at work, the earlier. `None`: it
-    /// has to wait until one of its namespace has ended.
+    /// has to wait until another one, or one of its namespace, has ended.
     pub(super) fn place(&self, call: &QueuedCall, limits: &Limits) -> Option<usize> {
         if call.goes_first() {
             return Some(0);
+        }
+        if self.at_work >= limits.most_slow_without_dels() {
+            return None;
         }
         let Some(namespace) = &call.namespace else { return Some(0) };
         let at_work = self.of_namespace.get(namespace).copied().unwrap_or_default();

@@ -122,7 +122,7 @@ pub enum Refusal {
         namespace: String,
         /// The network by which the port is to lead.
         network: String,
-        /// The port.
+        /// The node's port that it asks for.
         port: u16,
         /// Which ports the pod may not have, or may.
         why: String,
