@@ -42,7 +42,7 @@ fn do_all() {
 }
 
 /// Does `work` when the answer of this thread's call has left, or at once where no [`AnswerFirst`] is alive.
-pub(crate) fn when_answered(work: impl FnOnce() + 'static) {
+pub fn when_answered(work: impl FnOnce() + 'static) {
     let now = PUT_OFF.with_borrow_mut(|put_off| match put_off {
         Some(put_off) if put_off.len() < MOST => {
             put_off.push(Box::new(work));

@@ -66,8 +66,9 @@ pub(super) fn serve(
     match admission.serve_here(call, arrived, gone) {
         Ok((reply, receipt, done)) => {
             let left = answer(connection, reply);
-            drop(answer_first);
+            // The container's next call waits for this, and for nothing that was put off.
             admission.conclude(&done);
+            drop(answer_first);
             Direct::Answered(AnsweredCall::new(Arc::clone(connection), receipt, done, left))
         }
         Err(call) => Direct::Other(OtherConnection { read: mem::take(room), call: Some((call, arrived)) }),

@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::exec::spawn_at_home;
@@ -15,6 +16,8 @@ use super::tmpfile_pool::TmpfilePool;
 
 /// Between two looks at directories that may be idle.
 const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+/// After the answer of the call that took a file: who asked for that call has the processor first.
+const AFTER_AN_ANSWER: Duration = Duration::from_millis(1);
 /// File work that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(1);
 /// So many threads are left behind in file work that hangs.
@@ -98,6 +101,9 @@ impl Threads {
     fn serve(&self, number: usize) {
         let mut look = Some(Instant::now() + LOOK);
         while let Ok(task) = self.next(look) {
+            if matches!(task, Some(Task::Fill(_))) {
+                thread::sleep(AFTER_AN_ANSWER);
+            }
             if !self.note(number, Some(Instant::now())) {
                 return;
             }

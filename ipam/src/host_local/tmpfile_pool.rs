@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use fairlead_host::after_answer::when_answered;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fstatvfs, openat};
 use rustix::io::{Errno, pwrite};
@@ -79,7 +80,9 @@ impl TmpfilePool {
         };
         let file = taken.map_or_else(|| Ok(Tmpfile { fd: self.make()?, length: 0 }), Ok)?;
         if left < READY / 2 && !self.refill_asked.swap(true, Ordering::AcqRel) {
-            self.background.refill(Arc::clone(self));
+            let pool = Arc::clone(self);
+            // The filler wants a processor, and who waits for this address may wait with a lock that others want.
+            when_answered(move || pool.background.refill(Arc::clone(&pool)));
         }
         Ok(file)
     }
@@ -117,6 +120,8 @@ impl TmpfilePool {
 mod tests {
     use std::fs;
 
+    use fairlead_host::after_answer::AnswerFirst;
+
     use super::*;
 
     #[test]
@@ -133,6 +138,24 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_filler_is_woken_when_the_call_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
+        let background = Background::start(Box::new(|| false)).unwrap();
+        let pool = TmpfilePool::new(&fd, "boot".into(), background).unwrap();
+        let call = AnswerFirst::begin();
+        pool.take(70).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(pool.ready.lock().is_empty());
+        drop(call);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while pool.ready.lock().len() < READY {
+            assert!(std::time::Instant::now() < until);
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl Core {
         failpoint::pass("del.silenced");
         let soon = self.kinds.leaves_the_pod(attachment);
         let wait = if soon { ANSWERED } else { self.call_settings().reap_after };
-        self.removals.expect(attachment.id, Instant::now() + wait);
+        self.removals.expect_once_answered(attachment.id, Instant::now() + wait);
         Ok(())
     }
 

@@ -2,9 +2,11 @@
 //! by time. Threads of the engine work it off.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fairlead_cni::CniError;
+use fairlead_host::after_answer::when_answered;
 use fairlead_host::backoff::Backoff;
 use fairlead_sriov::PciAddr;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -86,7 +88,7 @@ pub(crate) struct Failures {
 pub(crate) struct RemovalQueue {
     queue: Mutex<Queue>,
     /// For the regular threads that wait for a task: one is due earlier, or nobody works on it any more.
-    due: Condvar,
+    due: Arc<Condvar>,
     /// What the thread that stands by waits on. A task that comes must not wake that one in place of another.
     exhausted: Condvar,
     /// For those who wait until nobody works on an attachment.
@@ -107,20 +109,34 @@ impl RemovalQueue {
 
     /// It is to be looked after at `due`, or earlier if it already was.
     pub(crate) fn expect(&self, task: impl Into<Task>, due: Instant) {
-        let id = task.into();
+        if self.enqueue(task.into(), due) {
+            self.due.notify_one();
+        }
+    }
+
+    /// The same where nobody waits for it: a thread that has to be woken is woken when the call of this one is answered.
+    pub(crate) fn expect_once_answered(&self, id: u64, due: Instant) {
+        if self.enqueue(id.into(), due) {
+            let threads = Arc::clone(&self.due);
+            when_answered(move || {
+                threads.notify_one();
+            });
+        }
+    }
+
+    /// True where a thread is to be woken for it.
+    fn enqueue(&self, id: Task, due: Instant) -> bool {
         let mut queue = self.lock();
         let due = queue.due.get(&id).map_or(due, |before| due.min(*before));
         if let Some(before) = queue.due.insert(id, due) {
             queue.by_time.remove(&(before, id));
         }
         queue.by_time.insert((due, id));
-        // Somebody waits for the one that is due before it, and who takes that wakes the next: a DEL that is to be answered wakes nobody.
-        if queue.first_free() == Some((due, id)) {
-            self.due.notify_one();
-        }
         if queue.idle == 0 {
             self.exhausted.notify_one();
         }
+        // Where another is due before it somebody waits for that, and who takes that wakes the next.
+        queue.first_free() == Some((due, id))
     }
 
     /// The attachment's removal failed: it is tried again after a pause that doubles with every failure. Answers how often it
@@ -272,6 +288,7 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use fairlead_cni::Code;
+    use fairlead_host::after_answer::AnswerFirst;
 
     use super::*;
 
@@ -376,6 +393,24 @@ mod tests {
             let mut taken: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
             taken.sort();
             assert_eq!(taken, [Some(1.into()), Some(2.into())]);
+        });
+    }
+
+    #[test]
+    fn a_thread_is_woken_for_what_nobody_waits_for_when_the_call_is_answered() {
+        let removals = RemovalQueue::default();
+        std::thread::scope(|s| {
+            let worker = s.spawn(|| removals.next(Rank::Regular));
+            while removals.lock().idle == 0 {
+                std::thread::yield_now();
+            }
+            let call = AnswerFirst::begin();
+            removals.expect_once_answered(1, Instant::now());
+            std::thread::sleep(Duration::from_millis(50));
+            let woken_before = worker.is_finished();
+            drop(call);
+            assert_eq!(worker.join().unwrap(), Some(1.into()));
+            assert!(!woken_before);
         });
     }
 
