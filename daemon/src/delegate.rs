@@ -35,6 +35,10 @@ use surviving_plugins::RunningPlugins;
 const VARIABLES: [&str; 6] =
     ["CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"];
 
+/// The longest result of a plugin that a tenant's definition names, in bytes: twice the longest definition. It is on record, in the
+/// node's memory, for as long as the pod lives.
+const LONGEST_RESULT_OF_TENANT: usize = 128 << 10;
+
 /// The parameters of a call, as plugins get them in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
@@ -299,6 +303,10 @@ fn check_output(call: &DelegateCall<'_>, output: &Output) -> Result<String, Dele
             told: error.map_or_else(|| first_bytes(&stdout), |e| e.to_string()),
             stderr: last_bytes(&output.stderr),
         });
+    }
+    let bytes = stdout.len();
+    if call.command == Command::Add && call.parameters.of_tenant && bytes > LONGEST_RESULT_OF_TENANT {
+        return Err(DelegateError::TooLong { plugin: call.plugin.to_owned(), bytes });
     }
     if call.command == Command::Add
         && let Err(e) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&stdout)

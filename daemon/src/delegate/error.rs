@@ -11,6 +11,8 @@ use fairlead_host::exec::ExecError;
 use fairlead_host::shortage;
 use nix::errno::Errno;
 
+use super::LONGEST_RESULT_OF_TENANT;
+
 /// How much of a plugin's output an error repeats, in bytes.
 pub(super) const SHOWN: usize = 2048;
 
@@ -104,6 +106,16 @@ pub enum DelegateError {
         /// The end of its standard error, introduced for a message; empty when there is none.
         stderr: String,
     },
+    /// The plugin of a tenant's definition ended with success, and its result is longer than one may be.
+    #[error(
+        "plugin {plugin:?}, ADD: its result has {bytes} bytes, more than the {LONGEST_RESULT_OF_TENANT} that one of a definition may have"
+    )]
+    TooLong {
+        /// The plugin's `type`.
+        plugin: String,
+        /// The length of what it printed, in bytes.
+        bytes: usize,
+    },
     /// The IPAM type is our own executable, which is no IPAM plugin.
     #[error("IPAM plugin {plugin:?} is Fairlead's own executable, which is none")]
     OursAsIpam {
@@ -122,7 +134,9 @@ impl DelegateError {
             | DelegateError::NoDirectory { .. }
             | DelegateError::OursAsIpam { .. } => true,
             DelegateError::Exec { source, .. } => source.never_ran(),
-            DelegateError::Refused { .. } | DelegateError::Garbage { .. } => false,
+            DelegateError::Refused { .. } | DelegateError::Garbage { .. } | DelegateError::TooLong { .. } => {
+                false
+            }
         }
     }
 
@@ -149,6 +163,10 @@ impl DelegateError {
             DelegateError::Garbage { .. } => told(
                 Code::PluginFailed,
                 "the plugin does not follow the CNI specification: its ADD must print a result, and nothing else, on standard output",
+            ),
+            DelegateError::TooLong { .. } => told(
+                Code::PluginFailed,
+                "have the definition ask for fewer addresses and routes: the result is in the node's memory while the pod lives",
             ),
             DelegateError::OursAsIpam { .. } => {
                 told(Code::InvalidConfig, "put the original back with `fairleadd uninstall`")

@@ -194,6 +194,42 @@ fn output_without_end_is_refused() {
 }
 
 #[test]
+fn the_result_of_a_plugin_is_bounded_where_a_tenants_definition_names_it() {
+    let plugins = Plugins::new();
+    plugins.script("p", r#"printf '{"dns":{"domain":"'; head -c 131072 /dev/zero | tr '\0' x; printf '"}}'"#);
+    let (path, empty_dirs) = (plugins.path(), plugins.0.path().join("empty"));
+    let run = |command, of_tenant| {
+        let parameters = Parameters {
+            container_id: "c1",
+            netns: "/n",
+            ifname: "eth0",
+            args: "",
+            path: &path,
+            env: &[],
+            of_tenant,
+        };
+        let call = DelegateCall {
+            command,
+            plugin: "p",
+            config: "{}",
+            parameters,
+            time_limit: Duration::from_secs(10),
+            cancelled: &|| false,
+            is_ours: &|_| false,
+        };
+        Delegates::new("/".into(), None, empty_dirs.clone()).run(&call)
+    };
+    let refused = run(Command::Add, true).unwrap_err();
+    assert!(!refused.never_ran(), "it has to be undone");
+    let told = refused.to_cni_error(Command::Add);
+    assert_eq!(told.code, Code::PluginFailed, "{told}");
+    assert!(told.msg.contains("its result has 131093 bytes, more than the 131072"), "{told}");
+    assert!(told.details.contains("fewer addresses and routes"), "{told}");
+    run(Command::Add, false).unwrap();
+    run(Command::Del, true).unwrap();
+}
+
+#[test]
 fn a_plugin_that_is_nowhere_is_told_with_its_path() {
     let plugins = Plugins::new();
     fs::create_dir(plugins.0.path().join("dir")).unwrap();

@@ -15,7 +15,9 @@ use crate::conflist_runner::AddFailure;
 use crate::engine::Engine;
 use crate::engine::attachment_request::{AttachmentRequest, NetworkRequest, Sandbox};
 use crate::engine::core::{PodNet, PodVisit, SharedVisit};
-use crate::engine::pod_networks::{AllocatedDevices, DefaultList, OwnDefault, PodNetworks, without_device};
+use crate::engine::pod_networks::{
+    AllocatedDevices, DefaultList, FoundDefinition, OwnDefault, PodNetworks, without_device,
+};
 use crate::store::{Attachment, LinkRecord, Namespace};
 
 /// The attachment of a list before it is committed: that of a pod's default network, while the pod's others are made.
@@ -43,12 +45,16 @@ impl Engine {
         let DefaultList { list, namespace, own } =
             default.map_err(|error| self.told_of(asked.as_ref(), error))?;
         let Some(asked) = asked else { return self.add_list(request, &list, None, &|_, result| Ok(result)) };
+        let of_default = own.as_ref().map_or(0, |own| own.text);
+        let definitions =
+            self.definitions_of_others(&asked, of_default, (request.sandbox, &request.waiting))?;
+        let networks = (&asked, definitions.as_slice());
         let answer = match own {
             None => {
                 let others = (request.sandbox, AllocatedDevices::default());
-                self.add_pod(request, &asked, (&list, namespace.as_ref()), None, others)?
+                self.add_pod(request, networks, (&list, namespace.as_ref()), None, others)?
             }
-            Some(OwnDefault { runtime, args, device_plugin_file, lacking, devices }) => {
+            Some(OwnDefault { runtime, args, device_plugin_file, lacking, devices, .. }) => {
                 let (sandbox, ifname) = (Sandbox { args: &args, ..request.sandbox }, &request.key.ifname);
                 let conf = Arc::new(with_runtime_config(&request.conf, runtime)?);
                 let wanted = NetworkRequest::new(conf, None, sandbox.container, ifname, &args);
@@ -62,7 +68,7 @@ impl Engine {
                 // What it asks of its default network is no other network's.
                 let others = (request.sandbox, devices);
                 let lacking = lacking.as_deref();
-                let answer = self.add_pod(&mut own, &asked, (&list, namespace.as_ref()), lacking, others);
+                let answer = self.add_pod(&mut own, networks, (&list, namespace.as_ref()), lacking, others);
                 std::mem::swap(&mut own.timing, &mut request.timing);
                 answer?
             }
@@ -75,7 +81,7 @@ impl Engine {
     fn add_pod(
         &self,
         request: &mut AttachmentRequest<'_>,
-        asked: &PodNetworks,
+        (asked, definitions): (&PodNetworks, &[FoundDefinition]),
         (list, namespace): (&ConfList, Option<&Arc<str>>),
         lacking: Option<&str>,
         (of_others, devices): (Sandbox<'_>, AllocatedDevices),
@@ -85,7 +91,9 @@ impl Engine {
         // Those beside the default network are told where they fail, in their own words.
         let told = Cell::new(false);
         let others = |first: &FirstNetwork<'_>, result| {
-            let attached = self.attach_others(asked, (of_others, &waiting), first, (devices.take(), result));
+            let networks = (asked, definitions);
+            let attached =
+                self.attach_others(networks, (of_others, &waiting), first, (devices.take(), result));
             told.set(attached.is_err());
             attached
         };

@@ -11,7 +11,7 @@ use fairlead_kubelet::device_info_path;
 
 use super::allocated_devices::{AllocatedDevices, without_device};
 use super::default_routes::DefaultRoutes;
-use super::definitions::{list_of, text_of, with_args};
+use super::definitions::{FoundDefinition, list_of, text_of, with_args};
 use super::{AskedNetwork, PodNetworks};
 use crate::call::Waiting;
 use crate::engine::Engine;
@@ -21,11 +21,11 @@ use crate::engine::tenant_definition::{DefinitionCall, MadeWith};
 use crate::policy::Tenant;
 
 impl Engine {
-    /// Attaches the others in the pod's order. Returns the result of the default network, without the default routes that another
-    /// network has taken over. `devices`: the pod's, and which of them the default network has.
+    /// Attaches the others in the pod's order, each by its definition. Returns the result of the default network, without the default
+    /// routes that another network has taken over. `devices`: the pod's, and which of them the default network has.
     pub(in crate::engine) fn attach_others(
         &self,
-        of: &PodNetworks,
+        (of, definitions): (&PodNetworks, &[FoundDefinition]),
         (sandbox, waiting): (Sandbox<'_>, &Waiting),
         first: &FirstNetwork<'_>,
         (mut devices, mut result): (AllocatedDevices, CniResult),
@@ -38,9 +38,10 @@ impl Engine {
                 self.told(&of.pod, in_words_of_the_pod(&of.pod, (&network, interface), error))
             })?;
         }
-        for asked in &of.others {
+        for (asked, found) in of.others.iter().zip(definitions) {
             let attached = routes.make_way(asked).and_then(|taken| {
-                let attached = self.attach_one(of, asked, (sandbox, waiting), first, &mut devices)?;
+                let attached =
+                    self.attach_one(&of.pod, (asked, found), (sandbox, waiting), first, &mut devices)?;
                 routes.settle(asked, &attached, taken)
             });
             attached.map_err(|error| {
@@ -54,19 +55,18 @@ impl Engine {
 
     fn attach_one(
         &self,
-        of: &PodNetworks,
-        asked: &AskedNetwork,
+        pod: &PodRef,
+        (asked, (definition, tenant)): (&AskedNetwork, &FoundDefinition),
         (sandbox, waiting): (Sandbox<'_>, &Waiting),
         first: &FirstNetwork<'_>,
         devices: &mut AllocatedDevices,
     ) -> Result<CniResult, CniError> {
-        let visit = first.visit.filter(|_| self.is_immediate_network(&asked.selection));
+        let visit = first.visit.filter(|_| self.is_immediate_definition(&asked.selection, definition));
         if visit.is_none() {
             first.visit.inspect(|visit| visit.leave());
         }
-        let (definition, tenant) = self.definition(&of.pod, &asked.selection, (sandbox, waiting))?;
         let resource = definition.resource.as_deref();
-        let id = self.next_device(&of.pod, resource, devices, (sandbox.container, waiting))?;
+        let id = self.next_device(pod, resource, devices, (sandbox.container, waiting))?;
         let device_plugin_file = resource.zip(id.as_deref()).map(|(of, id)| device_info_path(of, id));
         let made_with = MadeWith {
             first: first.attachment.id,
@@ -75,7 +75,7 @@ impl Engine {
             device_plugin_file: device_plugin_file.as_deref(),
         };
         let (id, lacking) = (id.as_deref(), resource.filter(|_| id.is_none()));
-        self.attach_definition(asked, (&definition, &tenant), id, (sandbox, waiting), made_with)
+        self.attach_definition(asked, (definition, tenant), id, (sandbox, waiting), made_with)
             .map_err(|error| without_device(error, lacking))
     }
 

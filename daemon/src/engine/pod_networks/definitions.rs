@@ -27,14 +27,17 @@ use crate::engine::cluster_network::runtime_config;
 use crate::engine::kinds::BUILT_IN;
 use crate::policy::{self, Tenant};
 
+/// A definition that a pod may use, and the namespace whose words it is.
+pub(in crate::engine) type FoundDefinition = (Arc<Definition>, Tenant);
+
 impl Engine {
-    /// The definition that a pod names, if the pod may use it, and the namespace whose words it is.
+    /// The definition that a pod names, if the pod may use it.
     pub(super) fn definition(
         &self,
         pod: &PodRef,
         selection: &NetworkSelection,
         (sandbox, waiting): (Sandbox<'_>, &Waiting),
-    ) -> Result<(Arc<Definition>, Tenant), CniError> {
+    ) -> Result<FoundDefinition, CniError> {
         let (namespace, name) = (&selection.namespace, &selection.name);
         let call_settings = self.core.call_settings();
         let of_every_pod = selection.object == ObjectKind::OfEveryPod;
@@ -149,7 +152,7 @@ impl Engine {
         Ok(DefaultList {
             list,
             namespace,
-            own: Some(OwnDefault { runtime, args, device_plugin_file, lacking, devices }),
+            own: Some(OwnDefault { text: text.len(), runtime, args, device_plugin_file, lacking, devices }),
         })
     }
 }
@@ -165,6 +168,8 @@ pub(in crate::engine) struct DefaultList {
 
 /// What a pod asks for of the default network that it has chosen.
 pub(in crate::engine) struct OwnDefault {
+    /// How much text its definition has, in bytes.
+    pub(in crate::engine) text: usize,
     /// `runtimeConfig` with that.
     pub(in crate::engine) runtime: Value,
     /// `CNI_ARGS` with that.

@@ -12,7 +12,7 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{ConfList, Fairlead, NetConf};
 use fairlead_cni::wire::Command;
 use fairlead_kube::npwg::{self, NetworkSelection, ObjectKind};
-use fairlead_kube::{PodRef, Wait};
+use fairlead_kube::{Definition, PodRef, Wait};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -90,18 +90,18 @@ impl Engine {
         }
     }
 
-    /// Whether a network beside the default one takes nothing but the kernel.
-    pub(super) fn is_immediate_network(&self, asked: &NetworkSelection) -> bool {
+    /// Whether a network beside the default one takes nothing but the kernel, by its definition as it is now.
+    fn is_immediate_network(&self, asked: &NetworkSelection) -> bool {
         let Some(cluster) = self.cluster.as_deref() else { return true };
-        if asked.object != ObjectKind::NetworkAttachmentDefinition {
-            return false;
-        }
         let known = cluster.definition(&asked.namespace, &asked.name, &at_once());
-        known.is_ok_and(|definition| {
-            let text = definition.config.as_deref();
-            definition.resource.is_none()
-                && text.is_some_and(|text| self.immediate.has(text, &self.core.kinds))
-        })
+        known.is_ok_and(|definition| self.is_immediate_definition(asked, &definition))
+    }
+
+    /// The same by the definition that it is attached by.
+    pub(super) fn is_immediate_definition(&self, asked: &NetworkSelection, definition: &Definition) -> bool {
+        asked.object == ObjectKind::NetworkAttachmentDefinition
+            && definition.resource.is_none()
+            && definition.config.as_deref().is_some_and(|text| self.immediate.has(text, &self.core.kinds))
     }
 }
 

@@ -15,9 +15,10 @@ mod network_status_report;
 mod pod_description;
 mod requested_networks;
 mod taken_path;
+mod text_limit;
 
 pub(super) use self::allocated_devices::{AllocatedDevices, without_device};
-pub(super) use self::definitions::{DefaultList, OwnDefault};
+pub(super) use self::definitions::{DefaultList, FoundDefinition, OwnDefault};
 pub(super) use self::lane::ImmediateNetworks;
 pub(super) use self::network_status_report::own_name;
 pub(super) use self::requested_networks::ANNOTATIONS;
@@ -34,6 +35,8 @@ pub(crate) struct PodNetworks {
     pod: PodRef,
     /// The pod as the watch has told it; `None` where the runtime's call, or nobody, says what it asks for.
     watched_pod: Option<Arc<Pod>>,
+    /// How much text of its annotations says something of networks, in bytes.
+    annotations: usize,
     default_network: Option<NetworkSelection>,
     others: Vec<AskedNetwork>,
     /// What of the annotations has no meaning, in words.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use fairlead_cni::config::ClusterNetwork;
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::npwg::{self, InterfaceNames, NetworkSelection, ObjectKind, RequestError};
-use fairlead_kube::{Pod, PodRef, Wait};
+use fairlead_kube::{Pod, PodRef, Wait, says_of_networks};
 use serde_json::{Map, Value};
 
 use super::{AskedNetwork, PodNetworks, told_of_cluster};
@@ -125,9 +125,11 @@ pub(super) fn asked(
     let others = of_every_pod.chain(requested.networks).zip(named_all);
     let others = others.map(|(selection, interface)| AskedNetwork { selection, interface }).collect();
     let ignored = requested.ignored.iter().map(ToString::to_string).collect();
+    let of_networks = pod.annotations.iter().filter(|(annotation, _)| says_of_networks(annotation));
     Ok(PodNetworks {
         pod: named.clone(),
         watched_pod: None,
+        annotations: of_networks.map(|(annotation, text)| annotation.len() + text.len()).sum(),
         default_network: requested.default_network,
         others,
         ignored,

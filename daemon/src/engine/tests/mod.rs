@@ -55,6 +55,7 @@ mod status;
 mod switchdev;
 mod tenant_definitions;
 mod test_machine;
+mod text_limit;
 mod unreadable_config;
 mod uplinks;
 mod userspace;
