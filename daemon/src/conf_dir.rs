@@ -98,6 +98,17 @@ impl Directories {
         std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
     }
 
+    /// Whether one of these directories is the one that the host has at its path. A container keeps what it has mounted, also when the host
+    /// has replaced it. `None`: that cannot be said.
+    pub(crate) fn is_hosts(&self, directory: &Path) -> Option<bool> {
+        HostRoot::whole(&self.host_root).is_same(&self.on_host(directory), directory)
+    }
+
+    /// The path that one of these directories has on the host.
+    pub(crate) fn on_host(&self, directory: &Path) -> PathBuf {
+        host_path(&self.host_root, directory).into_owned()
+    }
+
     /// The names of the plugins that can be executed. Those of k3s and NixOS are links to a directory of the host that a container has not
     /// mounted: they count, as whoever executes them follows them on the host.
     pub(crate) fn executables(&self) -> BTreeSet<String> {

@@ -32,7 +32,7 @@ use crate::logging::{self, Level};
 use crate::memory_health;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::metrics_port::{MetricsPort, PortState};
-use crate::node_installation::{NodeInstallation, SeenNetwork, own_program};
+use crate::node_installation::{NodeInstallation, SeenNetwork, mounts_are_hosts, own_program};
 use crate::node_paths::NodePaths;
 use crate::run_dir::{RunDir, RunDirError, stop_was_announced};
 use crate::server::{self, ServerState};
@@ -159,7 +159,7 @@ fn readiness(networks: Arc<Networks>, settings: Arc<LiveSettings>) -> Readiness 
 }
 
 /// The daemon's own probes; the engine adds others.
-fn probe_health(surroundings: &Surroundings, watches: &[Watch]) {
+fn probe_health(surroundings: &Surroundings, watches: &[Watch], seen: SeenNetwork) {
     let of_each = |look: fn(&Pulse) -> Result<(), String>| {
         let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
         Box::new(move || {
@@ -171,6 +171,7 @@ fn probe_health(surroundings: &Surroundings, watches: &[Watch]) {
     health.probe_of_life("watchers", of_each(Pulse::lives));
     let memory = MemoryFiles { process: paths.proc_self.clone(), cgroups: paths.cgroups.clone() };
     health.probe_of_life("memory", memory_health::probe(memory));
+    health.probe_of_life("mounts", Box::new(move || mounts_are_hosts(&seen)));
     health.probe("inotify", of_each(Pulse::is_armed));
 }
 
@@ -183,9 +184,9 @@ fn serve(
     let (sender, events) = channel();
     let (installing, to_install) = channel();
     let watches = watches(surroundings, &sender, &installing)?;
-    probe_health(surroundings, &watches);
-    let port = metrics_port(surroundings)?;
     let seen = SeenNetwork::default();
+    probe_health(surroundings, &watches, seen.clone());
+    let port = metrics_port(surroundings)?;
     let server = server_state(surroundings, port.state(), seen.clone());
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;

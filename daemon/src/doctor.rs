@@ -106,7 +106,7 @@ pub fn examine(own: NodePaths, typed: TypedPaths) -> Vec<Finding> {
         findings.extend(switches::findings(&socket, lists.chain(definitions::lists_of(known))));
         findings.extend(rows.err());
     }
-    findings.extend(directories.plugins.iter().map(|d| executables(d)));
+    findings.extend(directories.plugins.iter().map(|d| executables(&directories, d)));
     findings.extend(runtime_directories::findings(&paths.host_root, &directories));
     findings.extend(runtime_mounts::finding(&paths.host_root, &socket));
     findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
@@ -241,9 +241,26 @@ fn missing_masters(list: &ConfList) -> Vec<String> {
     (0..list.len()).filter_map(master).filter(none_there).flatten().collect()
 }
 
+/// The finding of a directory that the host has replaced, or that was never mounted: what is in it here says nothing of the node.
+fn not_the_hosts(about: &'static str, directories: &Directories, directory: &Path) -> Option<Finding> {
+    (directories.is_hosts(directory) == Some(false)).then(|| {
+        let (here, there) = (directory.display(), directories.on_host(directory));
+        let seen = format!(
+            "{here} is not the directory that the host has at {}: the host has replaced it since it was mounted, or a link to it leads \
+             elsewhere by now",
+            there.display()
+        );
+        let remedy = "restart the container, which mounts it anew (kubelet does within minutes); if it is so again then, correct its mount";
+        wrong(about, seen, remedy)
+    })
+}
+
 /// Compares the installed executables with this release's, which lies beside this program.
-fn executables(directory: &Path) -> Finding {
+fn executables(directories: &Directories, directory: &Path) -> Finding {
     const ABOUT: &str = "executables";
+    if let Some(not_the_hosts) = not_the_hosts(ABOUT, directories, directory) {
+        return not_the_hosts;
+    }
     let names = plugin_installation::installed(directory);
     let place = directory.display();
     if names.is_empty() {

@@ -20,6 +20,8 @@ use tracing::{info, warn};
 
 use self::first_in_conf_dir::{Contest, must_be_first};
 pub(crate) use self::first_in_conf_dir::{conflist_without_executable, renamed_copies};
+use self::mounted_directories::MountedDirectories;
+pub(crate) use self::mounted_directories::mounts_are_hosts;
 use self::multus_settings::MultusSettings;
 use self::node_network::NodeNetwork;
 pub(crate) use self::node_network::{SeenNetwork, cluster_network_of};
@@ -33,6 +35,7 @@ use crate::plugin_installation::{self, InstallError, InstallOutcome, OWN_NAME};
 use crate::settings::{Installation, Presence};
 
 mod first_in_conf_dir;
+mod mounted_directories;
 mod multus_settings;
 mod node_network;
 mod own_conflist;
@@ -135,6 +138,16 @@ pub(crate) enum NodeInstallationError {
         /// Our configuration, which names it.
         file: PathBuf,
     },
+    /// The host has another directory by now than the one that is mounted here.
+    #[error(
+        "{directory} on the host is not the directory any more that this container has mounted (it was removed and made anew, or a link leads \
+         elsewhere): what the runtime takes is not seen, and nothing is installed; restart the container, which mounts it anew, as kubelet does by \
+         itself where it asks for `status --alive`", directory = .directory.display()
+    )]
+    Replaced {
+        /// Its path on the host.
+        directory: PathBuf,
+    },
     /// Another program has taken our configuration away again.
     #[error(
         "{file} was taken away {times} times{renamed} and is written again {pause_s} s after the last time: another program wants to be the node's only \
@@ -197,6 +210,7 @@ pub(crate) struct NodeInstallation {
     /// Our configuration as we wrote it last.
     written: Mutex<Option<OwnConflist>>,
     contest: Mutex<Contest>,
+    mounted: MountedDirectories,
     /// What the metrics say of it.
     metrics: Node,
     /// What `status` says of it.
@@ -225,6 +239,7 @@ impl NodeInstallation {
             remembered: Remembered::in_dir(state_dir),
             written: Mutex::default(),
             contest: Mutex::default(),
+            mounted: MountedDirectories::default(),
             metrics,
             seen,
         }
@@ -237,6 +252,8 @@ impl NodeInstallation {
         ready: &dyn Fn() -> bool,
         wanted: &dyn Fn() -> Option<Installation>,
     ) {
+        // Here and not where this is made: the directories may be on a disk that hangs.
+        self.mounted.at_first(self.networks.directories());
         let mut pause = READY_LOOK;
         loop {
             if pause == LOOK || ready() {
@@ -254,7 +271,12 @@ impl NodeInstallation {
 
     /// Brings the node to what is wanted (`None`: it stays as it is), and tells how it stands then.
     fn bring_to(&self, wanted: Option<&Installation>) {
-        let Directories { conf: conf_dir, plugins, .. } = self.networks.directories();
+        let directories = self.networks.directories();
+        if let Err(replaced) = self.mounted.must_be_hosts(directories) {
+            self.tell_of_replaced(replaced);
+            return;
+        }
+        let Directories { conf: conf_dir, plugins, .. } = directories;
         let done = wanted.map_or_else(|| Ok(Changes::default()), |wanted| self.carry_out(wanted));
         // Also where that came to nothing: pods get what the runtime takes meanwhile.
         let in_force = match wanted.map(|wanted| wanted.cni) {
@@ -267,8 +289,20 @@ impl NodeInstallation {
         });
         self.metrics.network_displaced.set(i64::from(in_force.is_err()));
         self.log(&done.and_then(|changes| in_force.map(|()| changes)));
-        let failing = Some(self.told.lock().clone()).filter(|reason| !reason.is_empty());
-        *self.seen.lock() = Some(NodeNetwork::in_dir(conf_dir, failing));
+        *self.seen.lock() = Some(NodeNetwork::in_dir(conf_dir, self.failing()));
+    }
+
+    /// Nothing is done: nobody would see it.
+    fn tell_of_replaced(&self, replaced: NodeInstallationError) {
+        self.metrics.network_displaced.set(1);
+        self.log(&Err(replaced));
+        let looks = self.seen.lock().as_ref().map_or(0, |seen| seen.replaced);
+        *self.seen.lock() = Some(NodeNetwork::unknown(self.failing(), looks.saturating_add(1)));
+    }
+
+    /// Why the node is not as it should be, as it was told last.
+    fn failing(&self) -> Option<String> {
+        Some(self.told.lock().clone()).filter(|reason| !reason.is_empty())
     }
 
     fn log(&self, done: &Result<Changes, NodeInstallationError>) {

@@ -163,10 +163,10 @@ fn k19_readyz_healthz_and_livez_tell_every_condition_and_what_was_seen() {
     };
     assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay", "settings"]);
     let of_engine = ["netlink", "store", "namespaces", "files", "drivers", "pools"];
-    let all = ["calls", "watchers", "memory", "inotify"].into_iter().chain(of_engine);
+    let all = ["calls", "watchers", "memory", "mounts", "inotify"].into_iter().chain(of_engine);
     assert_eq!(names("/healthz"), all.collect::<Vec<_>>());
     // What a restart of the daemon could end.
-    assert_eq!(names("/livez"), ["calls", "watchers", "memory", "netlink", "namespaces"]);
+    assert_eq!(names("/livez"), ["calls", "watchers", "memory", "mounts", "netlink", "namespaces"]);
     assert!(node.get("/healthz")["conditions"][2]["reason"].as_str().unwrap().contains(" MiB"));
 }
 

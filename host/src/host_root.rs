@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
@@ -87,6 +88,16 @@ impl HostRoot {
     /// What the kernel says of what is there, of whatever kind: nothing is opened.
     pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         File::from(self.look_up(path, OFlags::PATH | OFlags::CLOEXEC)?).metadata()
+    }
+
+    /// Whether what the host has at `path` is what this process has at `here`, by whatever links and mounts they lead there. `None`: the
+    /// host has nothing at `path`, or one of them may not be looked at.
+    pub fn is_same(&self, path: &Path, here: &Path) -> Option<bool> {
+        let hosts = self.metadata(path).ok()?;
+        match std::fs::metadata(here) {
+            Ok(here) => Some((here.dev(), here.ino()) == (hosts.dev(), hosts.ino())),
+            Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(false),
+        }
     }
 
     /// The names of at most so many entries of a directory, as far as they are text.

@@ -1,7 +1,6 @@
 //! Whether the daemon sees the namespaces that a runtime makes later: it opens each by the path that the runtime names.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use fairlead_host::host_root::{HostRoot, unmounted_root};
@@ -29,7 +28,7 @@ pub(super) fn findings(host_root: &Path) -> Vec<Finding> {
 /// What is wrong with a directory. `host`: the host's root, where this is a container; `mounts`: what is mounted here, as the kernel
 /// lists it in `mountinfo`.
 fn judged(directory: &Path, host: Option<&HostRoot>, mounts: &str) -> Option<Finding> {
-    if host.is_some_and(|host| !is_hosts(directory, host)) {
+    if host.is_some_and(|host| host.is_same(directory, directory) == Some(false)) {
         let seen = format!("{} here is not the host's: no namespace in it is seen", directory.display());
         let remedy = "mount the host's at the same path, with mountPropagation HostToContainer";
         return Some(wrong(ABOUT, seen, remedy));
@@ -43,12 +42,6 @@ fn judged(directory: &Path, host: Option<&HostRoot>, mounts: &str) -> Option<Fin
             "in a container: mountPropagation HostToContainer; on the host itself it does not matter",
         )
     })
-}
-
-/// Whether a directory that the host has is the same one here.
-fn is_hosts(directory: &Path, host: &HostRoot) -> bool {
-    let Ok(hosts) = host.metadata(directory) else { return true };
-    fs::metadata(directory).is_ok_and(|here| (here.dev(), here.ino()) == (hosts.dev(), hosts.ino()))
 }
 
 /// Whether what is mounted at a directory, or at the closest one above it, gets no mounts of the host's.

@@ -56,6 +56,38 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
 }
 
 #[test]
+fn directories_that_are_not_the_hosts_are_told_and_nothing_in_them_is_called_good() {
+    let (dir, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for directory in ["etc/cni/net.d", "opt/cni/bin"] {
+        for root in [&dir, &host] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+    }
+    fs::create_dir_all(dir.path().join("proc/1")).unwrap();
+    let root = dir.path().join("proc/1/root");
+    let told = |about: &str| -> Vec<Finding> {
+        let findings = examine(paths(dir.path()), TypedPaths::default());
+        findings.into_iter().filter(|finding| finding.about == about).collect()
+    };
+    symlink(host.path(), &root).unwrap();
+    for (about, directories) in
+        [("executables", &["/opt/cni/bin"][..]), ("runtime", &["/etc/cni/net.d", "/opt/cni/bin"][..])]
+    {
+        let found = told(about);
+        assert_eq!(found.len(), directories.len(), "{found:?}");
+        for (finding, directory) in found.iter().zip(directories) {
+            let seen = format!("is not the directory that the host has at {directory}: ");
+            assert!(finding.verdict == Verdict::Wrong && finding.seen.contains(&seen), "{finding:?}");
+            assert!(finding.remedy.contains("restart the container"), "{finding:?}");
+        }
+    }
+    fs::remove_file(&root).unwrap();
+    symlink(dir.path(), &root).unwrap();
+    let found = [told("executables"), told("runtime")].concat();
+    assert!(found.iter().all(|finding| finding.verdict != Verdict::Wrong), "{found:?}");
+}
+
+#[test]
 fn the_kinds_of_links_that_this_kernel_has_are_told() {
     let findings = kinds();
     assert_eq!(findings.len(), KERNEL_KINDS.len(), "{findings:?}");

@@ -1,8 +1,10 @@
 //! The installer on the files of a node.
 
+use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::*;
@@ -672,7 +674,7 @@ fn our_configuration_without_its_executable_is_told_and_counts_as_displaced_what
     for words in ["net.d/00-fairlead.conflist", "in no plugin directory", "install: {cni: absent}"] {
         assert!(told.contains(words), "{told}");
     }
-    std::os::unix::fs::symlink("/seen/by/the/host/alone", &program).unwrap();
+    symlink("/seen/by/the/host/alone", &program).unwrap();
     rig.node.bring_to(None);
     assert_eq!(rig.node.metrics.network_displaced.get(), 0, "nothing says that the runtime does not find it");
     fs::remove_file(&program).unwrap();
@@ -683,6 +685,88 @@ fn our_configuration_without_its_executable_is_told_and_counts_as_displaced_what
     }
     rig.node.bring_to(None);
     assert_eq!(rig.node.metrics.network_displaced.get(), 0, "nothing names it any more");
+}
+
+/// The same in a container that sees the host's whole root.
+fn rig_in_container() -> (Rig, tempfile::TempDir) {
+    let (rig, host) = (rig(), tempfile::tempdir().unwrap());
+    for directory in ["net.d", "bin-1", "bin-2"] {
+        fs::create_dir(host.path().join(directory)).unwrap();
+    }
+    symlink("bin-1", host.path().join("bin")).unwrap();
+    fs::create_dir_all(rig.dir.path().join("proc/1")).unwrap();
+    symlink(host.path(), rig.dir.path().join("proc/1/root")).unwrap();
+    (rig, host)
+}
+
+/// A directory of the host's, mounted in a container. It is taken off when this is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Both of them.
+    fn all(rig: &Rig, host: &Path) -> [Mounted; 2] {
+        ["net.d", "bin"].map(|part| {
+            let at = rig.dir.path().join(part);
+            let none: Option<&str> = None;
+            mount(Some(&host.join(part)), &at, none, MsFlags::MS_BIND, none).unwrap();
+            Mounted(at)
+        })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// Needs root: mounts.
+#[test]
+fn a_directory_that_the_host_replaces_is_told_and_displaced_and_ends_the_containers_life_when_it_lasts() {
+    let make_anew: fn(&Path) = |host| {
+        fs::remove_dir_all(host.join("net.d")).unwrap();
+        fs::create_dir(host.join("net.d")).unwrap();
+    };
+    let lead_elsewhere: fn(&Path) = |host| {
+        fs::remove_file(host.join("bin")).unwrap();
+        symlink("bin-2", host.join("bin")).unwrap();
+    };
+    for (part, replace) in [("net.d", make_anew), ("bin", lead_elsewhere)] {
+        let (rig, host) = rig_in_container();
+        let mounted = Mounted::all(&rig, host.path());
+        let is_alive = || mounts_are_hosts(&rig.node.seen).is_ok();
+        rig.network("10-bridge.conflist", "pods", "bridge");
+        let (is_displaced, seen) = rig.pass("{cni: present}");
+        assert!(!is_displaced && seen.fairlead && is_alive(), "{part}: {seen:?}");
+
+        replace(host.path());
+        let (is_displaced, seen) = rig.pass("{cni: present}");
+        assert!(is_displaced && !seen.fairlead && is_alive(), "an upgrade may be at work: {seen:?}");
+        let told = seen.failing.unwrap();
+        assert!(told.starts_with(&format!("/{part} on the host is not the directory")), "{told}");
+        assert!(told.contains("restart the container"), "{told}");
+        // Whatever is wanted: no pod of the node gets what is attached here.
+        rig.node.bring_to(None);
+        assert_eq!(mounts_are_hosts(&rig.node.seen), Err(told));
+        assert_eq!(rig.node.metrics.network_displaced.get(), 1);
+
+        drop(mounted);
+        let _mounted = Mounted::all(&rig, host.path());
+        rig.network("10-bridge.conflist", "pods", "bridge");
+        let (is_displaced, seen) = rig.pass("{cni: present}");
+        assert!(!is_displaced && seen.fairlead && is_alive(), "{part}: {seen:?}");
+        assert!(host.path().join(part).join(if part == "bin" { "fairlead" } else { CONFLIST }).exists());
+    }
+}
+
+#[test]
+fn a_directory_that_never_was_the_hosts_ends_no_life() {
+    let (rig, _host) = rig_in_container();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    for _ in 0..3 {
+        let (is_displaced, seen) = rig.pass("{cni: present}");
+        assert!(!is_displaced && seen.fairlead && mounts_are_hosts(&rig.node.seen).is_ok(), "{seen:?}");
+    }
 }
 
 #[test]
