@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE / "base"
@@ -23,6 +24,8 @@ COMPONENTS = [
     ("ovs-dpdk/ovs.yaml", ".Values.ovsDpdk"),
     ("device-plugins/device-plugins.yaml", "or .Values.sriov .Values.vfio .Values.vhostUser .Values.ovsDpdk"),
 ]
+# Which nodes have a pod of the DaemonSets: both say it in the same words.
+AFFINITY = re.search(r"      affinity:\n(?: {8}.*\n)+", (BASE / "daemonset.yaml").read_text())[0]
 STRATEGY = "  updateStrategy:\n    type: RollingUpdate\n    rollingUpdate: {maxUnavailable: 1}\n"
 # Behind the options that the command itself has.
 SWITCH_OPTIONS = "{{- with .Values.vswitch.args }}\n          args: {{ toJson . }}\n{{- end }}\n"
@@ -41,23 +44,28 @@ Before you uninstall, give the nodes their old network back, since pods could no
   helm uninstall {{ .Release.Name }} -n {{ .Release.Namespace }}
 """
 
+# What a chart's user sets of both DaemonSets: their text, and what stands there in the chart.
+SETTABLE_OF_BOTH = [
+    ("ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
+    ("imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
+    ("priorityClassName: system-node-critical", "priorityClassName: {{ toJson .Values.priorityClassName }}"),
+    ("{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
+    (AFFINITY, "      affinity: {{ toJson .Values.affinity }}\n"),
+    ("tolerations: [{operator: Exists}]", "tolerations: {{ toJson .Values.tolerations }}"),
+]
 # What of the manifests a chart's user sets: the file, its text, which must be in it, and what stands there in the chart.
-SETTABLE = [
-    ("daemonset.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
-    ("daemonset.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
+SETTABLE = [(file, *texts) for file in ("daemonset.yaml", "vswitch.yaml") for texts in SETTABLE_OF_BOTH] + [
+    ("critical-pods.yaml", "[system-node-critical]", "[{{ toJson .Values.priorityClassName }}]"),
     ("daemonset.yaml", "      serviceAccountName:", PULL_SECRETS + "      serviceAccountName:"),
     ("daemonset.yaml", "privileged: false", "privileged: {{ .Values.vfio }}"),
-    ("vswitch.yaml", "      automountServiceAccountToken:", PULL_SECRETS + "      automountServiceAccountToken:"),
-    ("vswitch.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
-    ("vswitch.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
-    ("vswitch.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
+    ("vswitch.yaml", "      serviceAccountName:", PULL_SECRETS + "      serviceAccountName:"),
     ("vswitch.yaml", STRATEGY, "  updateStrategy: {{ toJson .Values.vswitch.updateStrategy }}\n"),
     ("vswitch.yaml", "          resources:\n", SWITCH_OPTIONS + "          resources:\n"),
     ("vswitch.yaml", "{cpu: 100m, memory: 64Mi}", "{{ toJson .Values.vswitch.resources.requests }}"),
     ("vswitch.yaml", "{memory: 512Mi}", "{{ toJson .Values.vswitch.resources.limits }}"),
     ("daemonset.yaml", "{cpu: 50m, memory: 64Mi}", "{{ toJson .Values.resources.requests }}"),
     ("daemonset.yaml", "{memory: 2Gi}", "{{ toJson .Values.resources.limits }}"),
-    ("daemonset.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
+    ("daemonset.yaml", STRATEGY, "  updateStrategy: {{ toJson .Values.updateStrategy }}\n"),
     ("own-pods-only.yaml", "serviceaccount:fairlead:fairlead", "serviceaccount:{{ .Release.Namespace }}:fairlead"),
 ]
 # Directories of the host that are elsewhere on some distributions: in the DaemonSet wherever they stand.
@@ -111,6 +119,8 @@ def strict(properties, **more):
 
 
 RESOURCES = strict({"requests": {"type": "object"}, "limits": {"type": "object"}})
+ROLLING = strict({"maxUnavailable": {"type": ["integer", "string"]}})
+STRATEGIES = strict({"type": {"enum": ["RollingUpdate", "OnDelete"]}, "rollingUpdate": ROLLING})
 
 
 def or_none(schema):
@@ -173,12 +183,11 @@ def extras():
 
 def switch():
     """What the chart's user may say of the switch."""
-    rolling = strict({"maxUnavailable": {"type": ["integer", "string"]}})
     return strict(
         {
             "args": {"type": "array", "items": {"type": "string", "pattern": SWITCH_OPTION}},
             "resources": RESOURCES,
-            "updateStrategy": strict({"type": {"enum": ["RollingUpdate", "OnDelete"]}, "rollingUpdate": rolling}),
+            "updateStrategy": STRATEGIES,
         }
     )
 
@@ -189,9 +198,14 @@ def schema():
         "image": {"type": "string", "minLength": 1},
         "imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
         "imagePullSecrets": {"type": "array", "items": strict({"name": {"type": "string"}}, required=["name"])},
+        "priorityClassName": {"type": "string", "pattern": DOMAIN},
         "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
+        "affinity": strict({kind: {"type": "object"} for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")}),
+        "tolerations": {"type": "array", "items": strict(dict.fromkeys(("key", "operator", "value", "effect"), {"type": "string"}))},
+        "updateStrategy": STRATEGIES,
         "resources": RESOURCES,
         "directories": strict({"networks": PATH, "plugins": PATH}),
+        "openshift": {"type": "boolean"},
         "sriov": {"type": "boolean"},
         "vfio": {"type": "boolean"},
         "vhostUser": {"type": "boolean"},
@@ -295,6 +309,12 @@ def with_directories(daemonset):
     return daemonset
 
 
+def with_component(component, names, value):
+    """A component's own objects, where the chart's user wants that."""
+    texts = (settable(name, (HERE / "components" / component / name).read_text()) for name in names)
+    return NOTE.replace("base", f"components/{component}") + f"{{{{- if {value} }}}}\n" + "---\n".join(texts) + "{{- end }}\n"
+
+
 def repeated():
     """The manifest that repeats what another file says."""
     rules = (HERE / "monitoring" / "fairlead.rules.yaml").read_text()
@@ -310,27 +330,16 @@ def repeated():
 def chart():
     """Every file of the chart with its content."""
     files = {"crds/nad-crd.yaml": NOTE.replace("deploy/base", "deploy/crds") + (HERE / "crds" / "nad-crd.yaml").read_text()}
-    for name in ("rbac.yaml", "own-pods-only.yaml", "daemonset.yaml"):
+    for name in ("rbac.yaml", "own-pods-only.yaml", "critical-pods.yaml", "daemonset.yaml"):
         text = settable(name, (BASE / name).read_text())
         if name == "daemonset.yaml":
             for patch, value in COMPONENTS:
                 text = with_mounts(text, patch, value)
             text = with_extras(with_directories(with_uplinks(with_metrics(text))))
         files["templates/" + name] = NOTE + text
-    vswitch = settable("vswitch.yaml", (HERE / "components" / "vhost-user" / "vswitch.yaml").read_text())
-    files["templates/vswitch.yaml"] = (
-        NOTE.replace("deploy/base", "components/vhost-user")
-        + "{{- if .Values.vhostUser }}\n"
-        + vswitch.rstrip("\n")
-        + "\n{{- end }}\n"
-    )
-    review = settable("rbac.yaml", (HERE / "components" / "metrics" / "rbac.yaml").read_text())
-    files["templates/token-review.yaml"] = (
-        NOTE.replace("deploy/base", "components/metrics")
-        + "{{- if (.Values.config.metrics).tokenReview }}\n"
-        + review.rstrip("\n")
-        + "\n{{- end }}\n"
-    )
+    files["templates/vswitch.yaml"] = with_component("vhost-user", ["account.yaml", "vswitch.yaml"], ".Values.vhostUser")
+    files["templates/token-review.yaml"] = with_component("metrics", ["rbac.yaml"], "(.Values.config.metrics).tokenReview")
+    files["templates/openshift.yaml"] = with_component("openshift", ["rbac.yaml"], ".Values.openshift")
     before, inside = configuration((BASE / "config.yaml").read_text())
     before = settable("config.yaml", before)
     files["templates/config.yaml"] = (
@@ -348,9 +357,17 @@ def chart():
         + "# A node that it matches no more keeps Fairlead's configuration without a daemon, and no pod starts there: see Leaving in\n"
         + "# docs/deployment.md before you narrow it.\n"
         + "nodeSelector: {kubernetes.io/os: linux}\n"
+        + "# The same holds for these. A list is replaced as a whole: repeat what shall stay.\n"
+        + textwrap.dedent(AFFINITY)
+        + "tolerations: [{operator: Exists}]\n"
+        + "# Of both DaemonSets. A quota of the namespace names it, without which GKE takes no pod of a system's class.\n"
+        + "priorityClassName: system-node-critical\n"
+        + "# Of the daemon; the switch has its own below.\n"
+        + "updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1}}\n"
         + "resources:\n  requests: {cpu: 50m, memory: 64Mi}\n  limits: {memory: 2Gi}\n"
         + "# Where the runtime of the nodes has its networks and plugins; kubelet's directory is config.kubelet.dir.\n"
         + "directories: {networks: /etc/cni/net.d, plugins: /opt/cni/bin}\n"
+        + "# What the overlay openshift of the manifests adds: the right to use its security context constraints `privileged`.\nopenshift: false\n"
         + "# What the overlay sriov of the manifests adds: sysfs writable, kubelet's sockets.\nsriov: false\n"
         + "# What the overlay sriov-dpdk adds: sriov, and a privileged container that sees the node's /dev, for VFs under vfio-pci.\nvfio: false\n"
         + "# What the overlay vhost-user adds: the switch, the pods' volumes for their sockets, kubelet's sockets, IPC_LOCK and SYS_NICE.\nvhostUser: false\n"

@@ -365,14 +365,16 @@ applied_by_a_server() {
         equal "configuration of $overlay" "$(kubectl kustomize "$overlay" | configuration)" "$(configuration <"$NODE/base")"
     done
     # What is not the default of any value of the chart.
-    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set vfio=true,vhostUser=true,ovsDpdk=true \
+    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set vfio=true,vhostUser=true,ovsDpdk=true,openshift=true \
+        --set priorityClassName=other,updateStrategy.type=OnDelete --set-json 'tolerations=[{"key":"other","operator":"Exists"}]' \
         --set config.metrics.listen=0.0.0.0:9909,config.metrics.tokenReview=true,config.kubelet.dir=/var/lib/other \
         --set directories.plugins=/usr/lib/cni,directories.networks=/etc/other/net.d,multusDaemonConfig='\{\}' \
         --set config.install.multusDaemonConfig=/etc/fairlead/daemon-config.json \
         --set 'imagePullSecrets[0].name=registry' >"$NODE/charted"
     kubectl apply -n fairlead --dry-run=server -f "$NODE/charted"
     for part in 'containerPort: 9909' 'privileged: true' 'mountPath: /host/usr/lib/cni}' 'value: /etc/other/net.d}' \
-        'path: /var/lib/other/pods,' 'daemon-config.json: |' '[{"name":"registry"}]'; do
+        'path: /var/lib/other/pods,' 'daemon-config.json: |' '[{"name":"registry"}]' \
+        'priorityClassName: "other"' 'operator: In, values: ["other"]' 'tolerations: [{"key":"other",' '"type":"OnDelete"' 'resourceNames: [privileged]'; do
         grep -qF -- "$part" "$NODE/charted" || { echo "the chart has no $part"; return 1; }
     done
     chart_of_the_example
@@ -391,7 +393,9 @@ chart_of_the_example() {
         '.fairlead.template.spec.containers[0].securityContext.capabilities.add | contains(["NET_ADMIN", "IPC_LOCK", "SYS_MODULE"])' \
         '."fairlead-vswitch".template.spec.containers[0].args == ["--cpus=2,4-5", "--polling=always", "--guest-memory=1024", "--storm-frames=20000"]' \
         '."fairlead-vswitch".template.spec.containers[0].resources == {requests: {cpu: "100m", memory: "64Mi"}, limits: {memory: "1280Mi"}}' \
-        '."fairlead-vswitch".updateStrategy.type == "OnDelete"'; do
+        '."fairlead-vswitch".updateStrategy.type == "OnDelete"' \
+        'map(.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions) | unique |
+            . == [[{key: "kubernetes.io/arch", operator: "In", values: ["amd64", "arm64"]}, {key: "pool", operator: "NotIn", values: ["build"]}]]'; do
         jq -e "$part" "$NODE/sets.json" >/dev/null || { echo "not so with the example's values: $part"; return 1; }
     done
 }
@@ -402,6 +406,7 @@ chart_refuses() {
         'extraVolumeMounts[0].name=x' 'extraVolumeMounts[0].name=x,extraVolumeMounts[0].mountPath=x' \
         'extraCapabilities[0]=CAP_CHOWN' 'extraCapabilities[0]=chown' vswitch.cpus=4 'vswitch.args[0]=--cpu=4' \
         'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' 'vswitch.args[0]=--storm-frames=0' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate \
+        updateStrategy.type=Recreate updateStrategy.rollingUpdate.maxSurge=1 affinity.nodeaffinity.x=y 'tolerations[0].keys=x' priorityClassName= openshift=yes \
         config.metrics.listen=0.0.0.0:9808 config.metrics.listen=0.0.0.0:9808,config.metrics.tokenReview=false multusDaemonConfig=x \
         config.devicePluginConfig= config.kubeconfig= config.nodeName= config.delegateCgroup= config.devicePluginResourcePrefix=Intel.com; do
         ! helm template fairlead "$ROOT/deploy/helm/fairlead" --set "$value" >/dev/null 2>&1 || { echo "the chart takes $value"; return 1; }

@@ -43,10 +43,16 @@ fn a_definition_has_the_short_names_that_it_has_with_multus() {
 }
 
 const DAEMONSET: &str = "deploy/base/daemonset.yaml";
+const SWITCH: &str = "deploy/components/vhost-user/vswitch.yaml";
+
+/// The pod of a manifest, or what a component's patch says of it.
+fn pod(manifest: &str) -> Value {
+    yaml(manifest)["spec"]["template"]["spec"].clone()
+}
 
 /// The daemon's container in a manifest, or in a component's patch of one.
 fn container(manifest: &str) -> Value {
-    yaml(manifest)["spec"]["template"]["spec"]["containers"][0].clone()
+    pod(manifest)["containers"][0].clone()
 }
 
 /// Whether a manifest mounts `path` of the host, or a directory above it, at its place below `root`.
@@ -107,6 +113,64 @@ fn each_directory_of_namespaces_is_the_hosts_own_and_what_is_mounted_in_it_later
 }
 
 #[test]
+fn a_quota_of_the_namespace_names_the_class_of_both_daemonsets() {
+    let quota = yaml("deploy/base/critical-pods.yaml");
+    for manifest in [DAEMONSET, SWITCH] {
+        let class = &pod(manifest)["priorityClassName"];
+        let named = json!([{ "scopeName": "PriorityClass", "operator": "In", "values": [class] }]);
+        assert_eq!(quota["spec"]["scopeSelector"]["matchExpressions"], named, "{manifest}");
+        assert_eq!(quota["metadata"]["namespace"], yaml(manifest)["metadata"]["namespace"], "{manifest}");
+    }
+    let base = yaml("deploy/base/kustomization.yaml");
+    assert!(base["resources"].as_array().unwrap().contains(&"critical-pods.yaml".into()), "{base}");
+}
+
+#[test]
+fn neither_daemonset_has_a_pod_on_a_node_of_another_architecture_or_without_a_host() {
+    let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{ "matchExpressions": [
+            { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
+            { "key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate"] },
+            { "key": "type", "operator": "NotIn", "values": ["virtual-kubelet"] },
+        ] }],
+    } } });
+    for manifest in [DAEMONSET, SWITCH] {
+        assert_eq!(pod(manifest)["affinity"], affinity, "{manifest}");
+    }
+    assert_eq!(yaml("deploy/helm/fairlead/values.yaml")["affinity"], affinity);
+}
+
+#[test]
+fn on_openshift_the_accounts_of_both_daemonsets_may_use_the_privileged_constraints() {
+    let manifests = text("deploy/components/openshift/rbac.yaml");
+    let manifests = manifests.split("---\n").map(|manifest| serde_saphyr::from_str(manifest).unwrap());
+    let [role, binding]: [Value; 2] = manifests.collect::<Vec<Value>>().try_into().unwrap();
+    let right = json!([{
+        "apiGroups": ["security.openshift.io"],
+        "resources": ["securitycontextconstraints"],
+        "resourceNames": ["privileged"],
+        "verbs": ["use"],
+    }]);
+    assert_eq!(role["rules"], right);
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let accounts = [DAEMONSET, SWITCH].map(|manifest| pod(manifest)["serviceAccountName"].clone());
+    let subjects: Vec<Value> =
+        binding["subjects"].as_array().unwrap().iter().map(|subject| subject["name"].clone()).collect();
+    assert_eq!(subjects, accounts);
+}
+
+#[test]
+fn the_switch_has_an_account_of_its_own_and_no_token_of_it() {
+    let account = yaml("deploy/components/vhost-user/account.yaml");
+    let pod = pod(SWITCH);
+    assert_eq!(account["metadata"]["name"], "fairlead-vswitch");
+    assert_eq!(pod["serviceAccountName"], account["metadata"]["name"]);
+    for of in [&account, &pod] {
+        assert_eq!(of["automountServiceAccountToken"], false, "{of}");
+    }
+}
+
+#[test]
 fn the_probes_restart_the_daemon_only_for_what_its_restart_ends() {
     let container = container(DAEMONSET);
     for (probe, flag) in
@@ -161,8 +225,7 @@ fn the_switchs_unit_gives_it_what_its_daemonset_gives_and_systemd_takes_every_li
         let mut of_key = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         of_key.next().unwrap_or_else(|| panic!("the unit has no {key}"))
     };
-    let pod = &yaml("deploy/components/vhost-user/vswitch.yaml")["spec"]["template"]["spec"];
-    let container = &pod["containers"][0];
+    let container = container(SWITCH);
     let of_pod: Vec<&str> =
         container["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     let of_unit: Vec<&str> = value("ExecStart").split(' ').collect();
@@ -190,7 +253,7 @@ fn the_charts_schema_has_every_value_and_every_key_of_the_configuration_and_no_o
     // `global` is a parent chart's, and Helm hands it to every chart below.
     let expected: BTreeSet<String> = keys(&values).into_iter().chain(["global".to_owned()]).collect();
     assert_eq!(keys(&schema["properties"]), expected);
-    for key in ["directories", "resources", "vswitch"] {
+    for key in ["directories", "resources", "updateStrategy", "vswitch"] {
         let of_schema = &schema["properties"][key];
         assert_eq!(keys(&of_schema["properties"]), keys(&values[key]), "{key}");
         assert_eq!(of_schema["additionalProperties"], false, "{key}");

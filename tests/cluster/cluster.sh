@@ -56,7 +56,7 @@ J
 # Also one that comes after another.
 node_apiserver_up() {
     apiserver_up --bind-address=0.0.0.0 --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
-        --audit-policy-file=$K/audit.yaml --audit-log-path="$LOG/audit"
+        --admission-control-config-file=$K/admission.yaml --audit-policy-file=$K/audit.yaml --audit-log-path="$LOG/audit"
 }
 
 # What the daemon, or its peer, asks of the API server is written down, and nothing else.
@@ -72,11 +72,29 @@ rules:
 Y
 }
 
+# As on GKE: pods of the classes of the system are made only in a namespace with a quota that names one.
+admission_configuration() {
+    cat <<'Y'
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ResourceQuota
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: ResourceQuotaConfiguration
+      limitedResources:
+        - resource: pods
+          matchScopes:
+            - {scopeName: PriorityClass, operator: In, values: [system-node-critical, system-cluster-critical]}
+Y
+}
+
 control_plane_up() {
     certificates
     kubeconfig lab >$K/admin.kubeconfig
     etcd_up
     audit_policy >$K/audit.yaml
+    admission_configuration >$K/admission.yaml
     node_apiserver_up
     step "kube-apiserver is ready"
     kube-controller-manager --kubeconfig=$K/admin.kubeconfig --leader-elect=false --bind-address=127.0.0.1 \
