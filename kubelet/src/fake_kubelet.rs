@@ -50,7 +50,7 @@ pub struct Answers {
     pub get: Get,
     /// The pods that `Get` and `List` know.
     pub pods: Vec<wire::PodResources>,
-    /// The answer to `GetAllocatableResources`.
+    /// The answer to `GetAllocatableResources`: no device whose plugin is away, nor an unhealthy one.
     pub allocatable: Vec<wire::ContainerDevices>,
     /// The next calls are refused with these, one each.
     pub refusals: VecDeque<Status>,

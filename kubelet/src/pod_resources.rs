@@ -197,7 +197,7 @@ impl PodResources {
         })
     }
 
-    /// Every device of every device plugin of the node, allocated or not.
+    /// Every healthy device of every device plugin that is registered with kubelet just now, allocated or not.
     ///
     /// # Errors
     /// When kubelet has not answered by `deadline`, or within ten seconds.
@@ -208,6 +208,20 @@ impl PodResources {
                 kubelet.get_allocatable_resources(request).await.map(tonic::Response::into_inner)
             });
             answer.map(|answer| answer.devices.into_iter().map(ResourceDevices::from).collect())
+        })
+    }
+
+    /// Every device that a pod has, also while its device plugin is away or it is unhealthy.
+    ///
+    /// # Errors
+    /// When kubelet has not answered by `deadline`, or within ten seconds.
+    pub fn allocated(&self, deadline: Instant) -> Result<Vec<ResourceDevices>, PodResourcesError> {
+        retry(deadline, |until| match &*self.shared_list(until)? {
+            Ok(pods) => {
+                let devices = pods.iter().flat_map(|pod| &pod.containers).flat_map(|of| &of.devices);
+                Ok(devices.cloned().map(ResourceDevices::from).collect())
+            }
+            Err(error) => Err(error.clone()),
         })
     }
 

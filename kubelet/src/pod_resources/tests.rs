@@ -204,3 +204,13 @@ fn what_every_plugin_of_the_node_announces_is_listed() {
     };
     assert_eq!(all, [of(RADIO), of("other.org/vf")]);
 }
+
+#[test]
+fn what_pods_have_is_listed_while_no_device_plugin_announces_it() {
+    let (_root, kubelet, resources) = kubelet();
+    kubelet.answers.lock().unwrap().refusals = vec![exhausted()].into();
+    let given = resources.allocated(soon()).unwrap();
+    let ids: Vec<&str> = given.iter().flat_map(|devices| &devices.ids).map(String::as_str).collect();
+    assert_eq!(ids, ["0000:3b:02.3", "0000:3b:02.1", "0000:3b:02.0", "0000:3b:02.4"]);
+    assert!(resources.allocatable(soon()).unwrap().is_empty());
+}

@@ -173,6 +173,28 @@ fn d23_of_a_resource_that_a_device_plugin_serves_the_pod_must_have_a_device() {
 }
 
 #[test]
+fn d23_a_resource_is_served_while_its_device_plugin_is_away_too_as_known_before_or_by_what_another_pod_has() {
+    const CORE: &str = "intel.com/core";
+    for is_new in [false, true] {
+        let node = Node::new();
+        let sriov = &node.cluster.rig.engine().core.kinds.sriov;
+        if is_new {
+            let other = pod("shop", "db-0", &[("app", &[(CORE, "0000:21:10.4", 1)])]);
+            node.kubelet.answers.lock().unwrap().pods.push(other);
+        } else {
+            node.kubelet.answers.lock().unwrap().allocatable = vec![device(CORE, "0000:21:10.4", 1)];
+            sriov.look_for_doubles();
+            node.kubelet.answers.lock().unwrap().allocatable.clear();
+            sriov.look_for_doubles();
+        }
+        node.asks_for(&definition("radio", "10.9.0.0/24"), CORE);
+        let refused = node.call(Command::Add).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+        assert!(refused.msg.contains(r#"has no device of resource "intel.com/core""#), "{refused}");
+    }
+}
+
+#[test]
 fn x10_device_information_of_a_definition_without_capabilities_is_in_network_status_and_goes_with_del() {
     let node = Node::new();
     node.device_plugin_tells();

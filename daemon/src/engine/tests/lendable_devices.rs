@@ -280,7 +280,8 @@ fn host_device_has_a_vf_of_a_pool_that_kubelet_gave_to_its_pod_and_the_pool_has_
 
 #[test]
 fn host_device_has_no_vf_of_a_pool_of_which_kubelet_gives_nothing() {
-    let (rig, _kubelet) = with_pool_of_kubelet("");
+    let (rig, kubelet) = with_pool_of_kubelet("");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[])])];
     let config = host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#));
     let refused = rig.call(of_pod(&rig, "du-0", &config)).unwrap_err();
     assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
@@ -439,15 +440,68 @@ fn of_pod(rig: &Rig, pod: &str, config: &str) -> Request {
     Request { args, ..rig.request(Command::Add, "c1", config) }
 }
 
-#[test]
-fn a_device_that_kubelet_gave_to_another_pod_is_not_lent_by_sriov_or_host_device_whoevers_plugin_serves_it() {
-    let configs = [
+/// The configurations that take the first VF.
+fn ways_to_vf() -> [String; 4] {
+    [
         pools::config(VF, r#","ipam":{}"#),
         host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#)),
         host_device(r#""device":"vf0""#),
         passthru("vf0"),
-    ];
-    for config in configs {
+    ]
+}
+
+/// The device plugin goes away, of which the daemon has heard; a new one never heard of it.
+fn lose_plugin(rig: &Rig, kubelet: &FakeKubelet, is_new: bool) {
+    let sriov = &rig.engine().core.kinds.sriov;
+    if !is_new {
+        sriov.look_for_doubles();
+    }
+    kubelet.answers.lock().unwrap().allocatable.clear();
+    if !is_new {
+        sriov.look_for_doubles();
+    }
+}
+
+#[test]
+fn a_device_that_kubelet_gave_to_a_pod_is_lent_to_no_other_while_its_plugin_is_away_by_a_new_daemon_neither()
+{
+    for config in ways_to_vf() {
+        for is_new in [false, true] {
+            let (rig, kubelet) = with_another_plugin();
+            lose_plugin(&rig, &kubelet, is_new);
+            let before = rig.state();
+            let refused = rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
+            assert_eq!((refused.code, rig.state()), (Code::InvalidConfig, before), "{refused}");
+            assert!(refused.msg.ends_with("and it has not given it to pod ran/du-1"), "{refused}");
+            rig.call(of_pod(&rig, "du-0", &config)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_device_that_no_pod_has_stays_its_plugins_while_that_is_away() {
+    let (rig, kubelet) = with_another_plugin();
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-1", &[("app", &[])])];
+    lose_plugin(&rig, &kubelet, false);
+    for config in ways_to_vf() {
+        let refused = rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+        assert!(refused.msg.ends_with("and it has not given it to pod ran/du-1"), "{refused}");
+    }
+}
+
+#[test]
+fn kubelet_lists_its_pods_once_for_many_adds_of_a_device_that_is_announced() {
+    let (rig, kubelet) = with_another_plugin();
+    for _ in 0..3 {
+        rig.call(of_pod(&rig, "du-1", &pools::config(VF, r#","ipam":{}"#))).unwrap_err();
+    }
+    assert_eq!(kubelet.answers.lock().unwrap().lists, 1);
+}
+
+#[test]
+fn a_device_that_kubelet_gave_to_another_pod_is_not_lent_by_sriov_or_host_device_whoevers_plugin_serves_it() {
+    for config in ways_to_vf() {
         let (rig, _kubelet) = with_another_plugin();
         let before = rig.state();
         let refused = rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
@@ -488,16 +542,22 @@ fn a_vf_of_another_allocators_pool_is_lent_to_nobody_while_kubelet_has_not_said_
     let is_unknown = || {
         let before = rig.state();
         let request = of_pod(&rig, "du-0", &config(VF));
-        let unknown = rig.serve(request, Instant::now(), Duration::from_millis(300)).outcome.unwrap_err();
+        let unknown = rig.serve(request, Instant::now(), Duration::from_secs(5)).outcome.unwrap_err();
         assert_eq!((unknown.code, rig.state()), (Code::TryAgain, before), "{unknown}");
         let told = format!("whether a device plugin serves VF {VF} is not known");
         assert!(unknown.msg.contains(&told), "{unknown}");
+        unknown
     };
     is_unknown();
     // What counts as an answer for a VF of no pool is none for this one.
     rig.lends(&config(SECOND));
     is_unknown();
     kubelet.start();
+    // Nor is an answer that has no VF of the pool: its device plugin is away.
+    let unknown = is_unknown();
+    let why = r#"pool "radio" is another allocator's, and no device plugin announces a VF of it to kubelet"#;
+    assert!(unknown.msg.ends_with(why), "{unknown}");
+    assert!(unknown.details.contains("start that device plugin"), "{unknown}");
     {
         let mut answers = kubelet.answers.lock().unwrap();
         answers.allocatable = vec![device(RADIO, VF, 0)];
@@ -517,6 +577,20 @@ fn a_pf_is_not_lent_while_another_device_plugin_serves_vfs_of_it_unless_the_node
     }
     rig.engine().configure(&settings(&format!("policy: {{lendable: [{PF}]}}")));
     takers(PF).iter().for_each(|config| rig.lends(config));
+}
+
+#[test]
+fn a_pf_is_not_lent_while_the_plugin_that_serves_vfs_of_it_is_away_by_a_new_daemon_neither() {
+    for is_new in [false, true] {
+        let (rig, kubelet) = with_another_plugin();
+        show_pf(&rig);
+        lose_plugin(&rig, &kubelet, is_new);
+        for config in takers(PF) {
+            let why = rig.refuses(&config, Code::InvalidConfig);
+            let told = format!(r#"its VF {VF} is of resource "{RADIO}", which kubelet allocates"#);
+            assert!(why.ends_with(&told), "{why}");
+        }
+    }
 }
 
 #[test]

@@ -14,61 +14,124 @@ use super::kubelet_devices::{pod_of, unknown};
 use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 
-/// Kubelet may take so long to tell what device plugins announce.
+/// Kubelet may take so long to tell what device plugins announce and what pods have.
 const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 /// So long it is taken for said that nobody announces a device. A device plugin registers seconds before the first pod can be
 /// given something of it.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// What the node's device plugins announce, as kubelet has told it last.
+/// So long a device that is announced no more stays its resource's: twice the longest pause after which kubelet starts a device
+/// plugin that crashes.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// What the node's device plugins announce and what pods have of it, as kubelet has told it last.
+///
+/// Kubelet tells of no device whose plugin is away, as in an upgrade, that is unhealthy, or whose plugin has not registered since
+/// kubelet's own start. A pod that was given it has it all the same, and kubelet lists it as the pod's. So both are asked for, and what
+/// is announced no more is remembered for a while.
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedDevices(Mutex<Announced>);
 
 #[derive(Debug, Default)]
 struct Announced {
-    /// The resource of each device, by the device's id.
-    resources: BTreeMap<String, String>,
+    /// What device plugins announce, or did lately, by the device's id.
+    devices: BTreeMap<String, AnnouncedDevice>,
+    /// The resource of each device that a pod has, by the device's id.
+    given: BTreeMap<String, String>,
     /// When kubelet was asked last, whether or not it answered.
     asked: Option<Instant>,
     /// It answered then.
     is_answered: bool,
 }
 
+#[derive(Debug)]
+struct AnnouncedDevice {
+    resource: String,
+    /// When the first answer came that did not have it any more; `None`: the last one had it.
+    absent_since: Option<Instant>,
+}
+
+impl Announced {
+    fn is_fresh(&self, must_be_told: bool) -> bool {
+        let is_recent = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        is_recent && (self.is_answered || !must_be_told)
+    }
+}
+
 impl AnnouncedDevices {
-    /// Keeps what kubelet has told.
-    pub(super) fn note(&self, all: &[ResourceDevices]) {
-        let of = |devices: &ResourceDevices| {
-            let resource = devices.resource.clone();
-            devices.ids.clone().into_iter().map(move |id| (id, resource.clone()))
-        };
-        let resources = all.iter().flat_map(of).collect();
-        *self.0.lock() = Announced { resources, asked: Some(Instant::now()), is_answered: true };
+    /// Keeps what device plugins announce `now`.
+    fn note_announced(&self, all: &[ResourceDevices], now: Instant) {
+        let mut known = self.0.lock();
+        for device in known.devices.values_mut() {
+            device.absent_since.get_or_insert(now);
+        }
+        let device = |resource| AnnouncedDevice { resource, absent_since: None };
+        known.devices.extend(by_id(all).map(|(id, resource)| (id, device(resource))));
+        let is_remembered = |since: Instant| now.duration_since(since) < REMEMBERED;
+        known.devices.retain(|_, device| device.absent_since.is_none_or(is_remembered));
     }
 
-    /// The resource of a device, and whether it is so new that nobody need be asked again. `must_be_told`: kubelet's silence does not
-    /// count as news.
-    fn resource_of(&self, id: &str, must_be_told: bool) -> (Option<String>, bool) {
-        let announced = self.0.lock();
-        let is_recent = announced.asked.is_some_and(|asked| asked.elapsed() < FRESH);
-        let is_fresh = is_recent && (announced.is_answered || !must_be_told);
-        (announced.resources.get(id).cloned(), is_fresh)
+    /// Keeps what pods have.
+    fn note_given(&self, all: &[ResourceDevices]) {
+        let given = by_id(all).collect();
+        self.0.lock().given = given;
+    }
+
+    /// Kubelet was asked. Where it has not answered, what it said before stands.
+    fn note_asked(&self, is_answered: bool) {
+        let mut known = self.0.lock();
+        (known.asked, known.is_answered) = (Some(Instant::now()), is_answered);
+    }
+
+    /// The resource of a device that is announced, was lately, or is a pod's.
+    fn resource_of(&self, id: &str) -> Option<String> {
+        let known = self.0.lock();
+        let announced = || known.devices.get(id).map(|device| &device.resource);
+        known.given.get(id).or_else(announced).cloned()
+    }
+
+    /// Whether nobody need be asked of a device: it is announced, or the last answer is new. `must_be_told`: kubelet's silence does not
+    /// count as an answer.
+    fn is_settled(&self, id: &str, must_be_told: bool) -> bool {
+        let known = self.0.lock();
+        let is_announced = known.devices.get(id).is_some_and(|device| device.absent_since.is_none());
+        is_announced || known.is_fresh(must_be_told)
+    }
+
+    /// Whether kubelet's last answer is new.
+    pub(super) fn is_told(&self) -> bool {
+        self.0.lock().is_fresh(true)
+    }
+
+    /// Whether devices of a resource are announced, were lately, or are pods'.
+    pub(super) fn has(&self, resource: &str) -> bool {
+        let known = self.0.lock();
+        let mut resources = known.devices.values().map(|device| &device.resource).chain(known.given.values());
+        resources.any(|one| one == resource)
+    }
+
+    /// Whether a VF that `is` one of those meant is announced, or was lately.
+    fn announces(&self, is: impl Fn(PciAddr) -> bool) -> bool {
+        let ids: Vec<String> = self.0.lock().devices.keys().cloned().collect();
+        ids.iter().any(|id| id.parse::<PciAddr>().is_ok_and(&is))
     }
 
     /// A VF that a device plugin serves and that `is` the one, and its resource.
     fn vf(&self, is: impl Fn(PciAddr) -> bool) -> Option<(PciAddr, String)> {
         // Sysfs is read without the lock.
-        let resources = self.0.lock().resources.clone();
+        let known = self.0.lock();
+        let mut resources = known.given.clone();
+        resources.extend(known.devices.iter().map(|(id, device)| (id.clone(), device.resource.clone())));
+        drop(known);
         let mut vfs = resources.into_iter().filter_map(|(id, resource)| Some((id.parse().ok()?, resource)));
         vfs.find(|(address, _)| is(*address))
     }
+}
 
-    /// Kubelet has not answered: what it said before stands.
-    fn note_silence(&self) {
-        let mut announced = self.0.lock();
-        announced.asked = Some(Instant::now());
-        announced.is_answered = false;
-    }
+/// The devices by their ids, each with its resource.
+fn by_id(all: &[ResourceDevices]) -> impl Iterator<Item = (String, String)> {
+    all.iter().flat_map(|devices| devices.ids.iter().map(move |id| (id.clone(), devices.resource.clone())))
 }
 
 impl SriovServices {
@@ -139,7 +202,7 @@ impl SriovServices {
     }
 
     /// The resource under which a device plugin is known to serve a device: by our own pools, or as kubelet tells. Code 11 for a VF
-    /// that another allocator's pool has, while kubelet has not said who serves it and does not answer.
+    /// that another allocator's pool has, while kubelet has not said who serves it and does not answer, or tells of no VF of that pool.
     pub(super) fn resource_that_serves(
         &self,
         request: &AttachmentRequest<'_>,
@@ -152,29 +215,41 @@ impl SriovServices {
         if let Some(resource) = pool.as_ref().and_then(|pool| self.pools.resource(pool)) {
             return Ok(Some(resource));
         }
-        let must_be_told = pool.is_some_and(|pool| self.pools.is_allocated_by_others(&pool));
-        let (known, is_fresh) = self.announced.resource_of(id, must_be_told);
-        if known.is_some() || is_fresh {
-            return Ok(known);
+        let of_others = pool.filter(|pool| self.pools.is_allocated_by_others(pool));
+        let has_plugin =
+            |pool: &String| self.announced.announces(|vf| self.pools.pool_of(vf).as_ref() == Some(pool));
+        let is_settled =
+            of_others.as_ref().is_none_or(has_plugin) && self.announced.is_settled(id, of_others.is_some());
+        let mut silence = None;
+        if !is_settled {
+            let limit = request.waiting.deadline.min(Instant::now() + ALLOCATABLE);
+            silence = self.ask_what_is_announced(limit).err();
         }
-        match self.ask_what_is_announced(request.waiting.deadline.min(Instant::now() + ALLOCATABLE)) {
-            Err(error) if must_be_told => {
+        // Kubelet that does not answer: what it said before stands.
+        let known = self.announced.resource_of(id);
+        match (of_others, silence) {
+            _ if known.is_some() => Ok(known),
+            (Some(_), Some(error)) => {
                 Err(unknown(&format!("whether a device plugin serves VF {id}"), &error))
             }
-            // Kubelet that does not answer: what it said before stands.
-            _ => Ok(self.announced.resource_of(id, must_be_told).0),
+            (Some(pool), None) if !has_plugin(&pool) => Err(without_plugin(id, &pool)),
+            _ => Ok(None),
         }
     }
 
-    /// Asks kubelet what the device plugins of the node announce.
-    fn ask_what_is_announced(&self, limit: Instant) -> Result<Vec<ResourceDevices>, PodResourcesError> {
-        let told = self.pod_resources.allocatable(limit);
-        match &told {
-            Ok(all) => self.announced.note(all),
-            Err(error) => {
-                self.announced.note_silence();
-                tracing::debug!(%error, "what device plugins announce is not known");
-            }
+    /// Asks kubelet what the device plugins of the node announce and what pods have; answers the former.
+    pub(super) fn ask_what_is_announced(
+        &self,
+        limit: Instant,
+    ) -> Result<Vec<ResourceDevices>, PodResourcesError> {
+        let told = self.pod_resources.allocatable(limit).and_then(|all| {
+            self.announced.note_announced(&all, Instant::now());
+            self.announced.note_given(&self.pod_resources.allocated(limit)?);
+            Ok(all)
+        });
+        self.announced.note_asked(told.is_ok());
+        if let Err(error) = &told {
+            tracing::debug!(%error, "what device plugins announce, or what pods have of it, is not known");
         }
         told
     }
@@ -184,5 +259,62 @@ impl SriovServices {
         if let Ok(all) = self.ask_what_is_announced(Instant::now() + ALLOCATABLE) {
             self.pools.announced(&crate::device_offers::announced_resources(all));
         }
+    }
+}
+
+/// That kubelet tells of no VF of another allocator's pool is not taken for a no: its device plugin is away.
+fn without_plugin(id: &str, pool: &str) -> CniError {
+    let msg = format!(
+        "whether a device plugin serves VF {id} is not known: pool {pool:?} is another allocator's, and no device plugin announces a VF of it to kubelet"
+    );
+    CniError::new(Code::TryAgain, msg).with(
+        "the runtime will try again; if it stays so, start that device plugin and have its configuration select the pool's VFs, or take allocator: external out",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RADIO: &str = "intel.com/radio";
+
+    fn devices(resource: &str, ids: &[&str]) -> ResourceDevices {
+        ResourceDevices {
+            resource: resource.to_owned(),
+            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            ..ResourceDevices::default()
+        }
+    }
+
+    fn resources(known: &AnnouncedDevices) -> [Option<String>; 2] {
+        ["a", "b"].map(|id| known.resource_of(id))
+    }
+
+    #[test]
+    fn a_device_that_is_announced_no_more_is_remembered_for_a_while_and_known_for_as_long_as_a_pod_has_it() {
+        let (known, begin, radio) = (AnnouncedDevices::default(), Instant::now(), Some(RADIO.to_owned()));
+        known.note_announced(&[devices(RADIO, &["a", "b"])], begin);
+        known.note_given(&[devices(RADIO, &["a"])]);
+        // However long nobody asked: its absence counts from the first answer without it.
+        let gone = begin + 10 * REMEMBERED;
+        known.note_announced(&[], gone);
+        known.note_announced(&[], gone + REMEMBERED - Duration::from_millis(1));
+        assert_eq!(resources(&known), [radio.clone(), radio.clone()]);
+        known.note_announced(&[], gone + REMEMBERED);
+        assert_eq!(resources(&known), [radio, None]);
+        known.note_given(&[]);
+        assert_eq!(resources(&known), [None, None]);
+    }
+
+    #[test]
+    fn a_device_that_is_announced_again_is_as_new_and_of_the_resource_that_has_it_now() {
+        let (known, begin, core) = (AnnouncedDevices::default(), Instant::now(), Some("a/core".to_owned()));
+        known.note_announced(&[devices(RADIO, &["a", "b"])], begin);
+        known.note_announced(&[], begin);
+        assert!(!known.is_settled("a", true), "kubelet is asked of what is only remembered");
+        known.note_announced(&[devices("a/core", &["a", "b"])], begin + REMEMBERED / 2);
+        assert!(known.is_settled("a", true));
+        known.note_announced(&[devices("a/core", &["a"])], begin + REMEMBERED);
+        assert_eq!(resources(&known), [core.clone(), core]);
     }
 }

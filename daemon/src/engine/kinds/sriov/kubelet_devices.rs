@@ -98,12 +98,14 @@ impl SriovServices {
         if without { Ok(None) } else { Err(none(&error)) }
     }
 
-    /// Whether a device plugin announces devices of this resource. Code 11 when kubelet does not answer.
+    /// Whether a device plugin serves devices of this resource, also while it is away. Code 11 when kubelet does not answer.
     fn is_announced(&self, resource: &str, deadline: Instant) -> Result<bool, CniError> {
-        let all = self.pod_resources.allocatable(deadline).map_err(|error| {
-            unknown(&format!("whether a device plugin serves resource {resource:?}"), &error)
-        })?;
-        Ok(all.iter().any(|devices| devices.resource == resource))
+        if !self.announced.is_told() {
+            self.ask_what_is_announced(deadline).map_err(|error| {
+                unknown(&format!("whether a device plugin serves resource {resource:?}"), &error)
+            })?;
+        }
+        Ok(self.announced.has(resource))
     }
 
     /// The first device of a resource, of those that kubelet has allocated to a pod, that neither an attachment of the container
