@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use fairlead_vhost::control::messages::{PortEvent, SocketSide};
 use fairlead_vhost::control::{Client, EventStream};
-use guest::{BASE, Guest, PLAIN, config, frame, leave_replies_unread, wait_until};
+use guest::{BASE, Guest, PLAIN, TX, config, frame, leave_replies_unread, wait_until};
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -192,6 +193,13 @@ fn use_pages(guest: &mut Guest, first: u64) {
     }
 }
 
+/// What a hypervisor does with pages that its guest gives back.
+fn punch(file: &File, first: u64, pages: u64) {
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let [start, bytes] = [first, pages].map(|pages| i64::try_from(pages * PAGE).unwrap());
+    fallocate(file, mode, start, bytes).unwrap();
+}
+
 fn exchange(one: &mut Guest, other: &mut Guest, number: u8) {
     let sent = frame(3, 4, number);
     one.send(&sent);
@@ -238,6 +246,42 @@ fn guests_with_large_empty_files_lose_their_connections_and_the_switch_lives() {
     use_pages(&mut again, (EMPTY - 4 * MIB) / PAGE);
     assert!(!is_disconnected(&again), "4 MiB are within the limit");
     exchange(&mut one, &mut other, 4);
+}
+
+/// A virtual machine with a balloon or free page reporting: a page that it gives back comes again as one that nobody has used.
+#[test]
+fn a_guest_that_gives_memory_back_keeps_its_connection() {
+    /// 1,280 pages in all, of which the limit is 1,024.
+    const BATCHES: u64 = 5;
+    const BATCH: u64 = 256;
+    let mut switch = Switch::start("gives-back", ["4", "40"]);
+    let (mut one, mut other) = (switch.guest(3), switch.guest(4));
+    let file = empty_file();
+    let allocated = i64::try_from(BATCHES * BATCH * PAGE).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, allocated).unwrap();
+    let mut guest = switch.hostile(0, &file);
+    let mut sent = 0_u16;
+    for batch in 0..BATCHES {
+        let first = batch * BATCH;
+        punch(&file, first, BATCH);
+        for page in first..first + BATCH {
+            let can_go_on = || guest.has_room() || is_disconnected(&guest);
+            wait_until("the switch takes frames, or hangs up", can_go_on, || page.to_string());
+            assert!(!is_disconnected(&guest), "cut off at page {page}");
+            guest.send_from(EMPTY_AT + page * PAGE, 72);
+            sent += 1;
+        }
+        let all_taken = || guest.used_index(TX) == sent || is_disconnected(&guest);
+        wait_until("the switch has taken all frames, or hangs up", all_taken, || format!("of {sent}"));
+        assert!(!is_disconnected(&guest), "cut off in batch {batch}");
+        punch(&file, first, BATCH);
+        let cost = || switch.client().ports().unwrap()[0].counters.memory_bytes;
+        wait_until("what is gone is not counted any more", || cost() < 2 * MIB, || cost().to_string());
+    }
+    let counters = switch.client.ports().unwrap().swap_remove(0).counters;
+    assert_eq!(counters.memory_refusals, 0, "{counters:?}");
+    exchange(&mut one, &mut other, 1);
+    assert_eq!(switch.cgroup.kills(), 0);
 }
 
 /// A pod that removes its socket, of which the daemon makes another, by a switch that can give the port a new listener or adds it anew; and

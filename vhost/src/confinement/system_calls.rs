@@ -18,7 +18,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-use crate::memory::userfault::{UFFDIO_REGISTER, UFFDIO_ZEROPAGE};
+use crate::memory::userfault::{UFFDIO_CONTINUE, UFFDIO_REGISTER, UFFDIO_ZEROPAGE};
 
 /// A filter can't be made or installed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_readlinkat,
     // when a guest's file is gone: by the same names
     libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
     libc::SYS_eventfd2,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -128,6 +129,7 @@ const ALLOWED_WITH: &[(c_long, &[Argument])] = &[
     // missing pages of guests, by the userfaultfd that was made before
     (libc::SYS_ioctl, &[(1, ALL, UFFDIO_REGISTER)]),
     (libc::SYS_ioctl, &[(1, ALL, UFFDIO_ZEROPAGE)]),
+    (libc::SYS_ioctl, &[(1, ALL, UFFDIO_CONTINUE)]),
     // fstat(2) of newer C libraries
     (libc::SYS_newfstatat, &[(3, AT_EMPTY_PATH, AT_EMPTY_PATH)]),
 ];

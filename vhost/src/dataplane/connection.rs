@@ -20,6 +20,9 @@ use crate::protocol::{Channel, Offer, Refusal, Session};
 /// How long a port whose guest broke the rules accepts nobody: a guest cannot harm its neighbours by doing it again and again.
 const HOLD_OFF: Duration = Duration::from_secs(1);
 
+/// How long a port whose memory was audited rests before it is again.
+const AUDIT_REST: Duration = Duration::from_millis(200);
+
 /// The most messages of one connection before the next one's turn.
 const MESSAGES: usize = 32;
 
@@ -78,6 +81,8 @@ pub(super) struct GuestPort {
     pub(super) capture: Option<CaptureKey>,
     /// What its guests' memory costs; absent: that is not bounded.
     account: Option<Arc<PortAccount>>,
+    /// When the last audit of it was done.
+    audited: Option<Instant>,
     /// Nobody is accepted before this.
     held_until: Option<Instant>,
 }
@@ -112,7 +117,7 @@ impl GuestPort {
         account: Option<Arc<PortAccount>>,
     ) -> GuestPort {
         let (is_awaited, connection, next, kept) = (false, None, None, None);
-        let (capture, held_until) = (None, None);
+        let (capture, audited, held_until) = (None, None, None);
         let unread = UnreadReplies::new(closer.clone());
         GuestPort {
             key,
@@ -128,6 +133,7 @@ impl GuestPort {
             kept,
             capture,
             account,
+            audited,
             held_until,
         }
     }
@@ -332,6 +338,20 @@ impl GuestPort {
         let _ = epoll.delete(connection.channel.as_fd());
         self.unread.end(connection.channel);
         self.held_until = breach.map(|now| now + HOLD_OFF);
+    }
+
+    /// True if what its guest's memory costs is worth an audit now.
+    pub(super) fn is_to_be_audited(&self, now: Instant) -> bool {
+        let rests = self.audited.is_some_and(|at| now.saturating_duration_since(at) < AUDIT_REST);
+        let is_worth_it = || self.account.as_ref().is_some_and(|account| account.is_worth_an_audit());
+        !rests && self.connection.is_some() && is_worth_it()
+    }
+
+    /// Goes on with that audit: one of the pages that the guest gave back since the switch brought them in.
+    pub(super) fn audit_memory(&mut self, now: Instant) {
+        if self.connection.as_ref().is_some_and(|connection| connection.session.audit_memory()) {
+            self.audited = Some(now);
+        }
     }
 
     /// The port as it is now.

@@ -92,6 +92,8 @@ pub(super) struct Connections {
     uplinks: Uplinks,
     /// What the guests' memory may cost; absent: that is not bounded.
     memory: Option<Arc<MemoryBound>>,
+    /// The port whose memory was audited last, and when.
+    audited: (PortKey, Instant),
     /// How many files all ports may have open.
     port_files: usize,
     /// What is said of ports: that they take no guest, or that theirs may be told too high an MTU.
@@ -125,6 +127,7 @@ impl Connections {
             unread_of_removed: Vec::new(),
             uplinks: Uplinks::default(),
             memory,
+            audited: (PortKey(0), Instant::now()),
             port_files,
             log_limit: LogLimit::default(),
             last_key: 0,
@@ -141,6 +144,7 @@ impl Connections {
             if let Some(memory) = &self.memory {
                 memory.forget_dead_files();
             }
+            self.audit_memory();
             for event in events.iter().take(count) {
                 match event.data() {
                     ORDERS => self.orders.bell().hush(),
@@ -177,6 +181,20 @@ impl Connections {
             closer.look(now);
             !closer.is_finished()
         });
+    }
+
+    /// Goes on with the audit of one port's memory, the next whose turn it is: once in a [`LOOK`], however often guests wake the thread.
+    fn audit_memory(&mut self) {
+        let (now, (last, at)) = (Instant::now(), self.audited);
+        if now.saturating_duration_since(at) < LOOK {
+            return;
+        }
+        let due = self.ports.values_mut().filter(|port| port.is_to_be_audited(now));
+        let next = due.min_by_key(|port| port.key.0.wrapping_sub(last.0 + 1));
+        if let Some(port) = next {
+            port.audit_memory(now);
+            self.audited = (port.key, now);
+        }
     }
 
     fn next_key(&mut self) -> u64 {

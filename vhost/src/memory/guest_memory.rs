@@ -14,6 +14,9 @@ use super::{GuestSlice, MappedRegion, RegionError, RegionPlace};
 /// The most regions of one guest: what GET_MAX_MEM_SLOTS answers.
 pub(crate) const MAX_REGIONS: usize = 32;
 
+/// About how many pages one call of [`GuestMemory::audit`] asks for: less than a millisecond.
+const AUDITED_AT_ONCE: u32 = 512;
+
 /// The region of the last look-up: most frames lie in one region.
 #[derive(Debug, Default)]
 pub(crate) struct RegionHint(Cell<usize>);
@@ -107,6 +110,16 @@ impl GuestMemory {
     /// True if missing pages that were used here cost more than they may.
     pub(crate) fn cost_too_much(&self) -> bool {
         self.regions.iter().any(|region| region.cost_too_much())
+    }
+
+    /// Gives back what was counted for some pages that are gone, the next at each call; true if all were looked at since it last was.
+    pub(crate) fn audit(&self) -> bool {
+        let mut left = AUDITED_AT_ONCE;
+        let is_done = self.regions.iter().all(|region| region.audit(&mut left));
+        if is_done {
+            self.regions.iter().for_each(|region| region.audit_anew());
+        }
+        is_done
     }
 
     /// The memory at a guest physical address: at least one byte and at most `bytes`, as many as lie in one region. Absent if the

@@ -128,7 +128,7 @@ pub(crate) struct MappedRegion {
     // Before `mapping`: fields are dropped in this order, and a mapping that is gone must not be mapped anew by the signal handler.
     watch: Option<Watch>,
     /// In a box, so that it stays where the watch finds it.
-    _account: Option<Box<RegionAccount>>,
+    account: Option<Box<RegionAccount>>,
     mapping: MmapRegion,
     /// Behind all that have a share in it: its own drop decides where it is closed. Absent: there is no file.
     _file: Option<GuestFile>,
@@ -166,7 +166,7 @@ impl MappedRegion {
         let size = usize::try_from(mapped_bytes).map_err(|_| RegionError::Length(place.bytes))?;
         // One descriptor of a region for all who need its file: `OPEN_FILES` counts one.
         let shared = file.share();
-        let mut account = open_account(&shared, mapped_bytes, account)?;
+        let mut account = open_account(&shared, (place.offset, mapped_bytes), account)?;
         let mapping = MmapRegion::from_file(FileOffset::from_arc(shared, place.offset), size)
             .map_err(|source| RegionError::Map { bytes: mapped_bytes, source })?;
         if let Some(account) = &mut account {
@@ -177,7 +177,7 @@ impl MappedRegion {
         Ok(MappedRegion {
             place,
             watch,
-            _account: account,
+            account,
             mapping,
             _file: Some(file),
             #[cfg(test)]
@@ -195,7 +195,7 @@ impl MappedRegion {
         let start = pages.as_mut_ptr().cast();
         // SAFETY: the pages have so many bytes, and are kept as long as the region.
         let mapping = unsafe { MmapRegion::build_raw(start, bytes, access, kind) }.unwrap();
-        MappedRegion { place, watch: None, _account: None, mapping, _file: None, _pages: pages }
+        MappedRegion { place, watch: None, account: None, mapping, _file: None, _pages: pages }
     }
 
     /// Where it lies.
@@ -217,21 +217,33 @@ impl MappedRegion {
     pub(crate) fn cost_too_much(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::cost_too_much)
     }
+
+    /// Goes on with the audit of what it costs, for some more than `left` pages at most; true if that is done.
+    pub(super) fn audit(&self, left: &mut u32) -> bool {
+        self.account.as_ref().is_none_or(|account| account.audit(left))
+    }
+
+    /// Has the next audit begin at the start.
+    pub(super) fn audit_anew(&self) {
+        if let Some(account) = &self.account {
+            account.audit_anew();
+        }
+    }
 }
 
 /// The account of a region whose cost is bounded. Huge pages are reserved by whoever made the file, and not charged to the memory limit of
 /// whoever touches them.
 fn open_account(
     file: &Arc<File>,
-    bytes: u64,
+    (offset, bytes): (u64, u64),
     account: Option<&Arc<PortAccount>>,
 ) -> Result<Option<Box<RegionAccount>>, RegionError> {
     let system = fstatfs(file.as_fd()).map_err(RegionError::Stat)?.filesystem_type();
     let Some(account) = account.filter(|_| system != HUGETLBFS_MAGIC) else { return Ok(None) };
     account.forget_dead_files();
     let limits = account.limits();
-    let opened = RegionAccount::new(account, bytes, Arc::clone(file)).map(|opened| Some(Box::new(opened)));
-    opened.ok_or_else(|| RegionError::TooMuch {
+    let opened = RegionAccount::new(account, (offset, bytes), Arc::clone(file));
+    opened.map(|opened| Some(Box::new(opened))).ok_or_else(|| RegionError::TooMuch {
         bytes,
         port: limits.port,
         total: limits.total,

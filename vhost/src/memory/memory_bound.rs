@@ -8,15 +8,21 @@
 //! Invariants: no missing page of a bounded region comes into being but through [`RegionAccount::bring_in`]; what is counted is never less
 //! than what is charged. A page that the guest takes away and that is touched again counts once, as it is charged once. What a connection
 //! brought in stays counted after its end, on its port's account and in the total, since the guest may keep the file, until the kernel says
-//! that the file is gone (inotify(7), `IN_DELETE_SELF`). In the total it stays after the port too, for somebody else may keep the file;
-//! what cannot be watched ends with the port.
+//! that the file is gone (inotify(7), `IN_DELETE_SELF`), or the port maps it again. In the total it stays after the port too, for somebody
+//! else may keep the file; what cannot be watched ends with the port.
+//!
+//! A guest that gives memory back all the time (a balloon, free page reporting) has the switch bring in ever new pages. So accounts of
+//! which much is taken are audited ([`RegionAccount::audit`]): what was counted for pages that are gone is given back. A page that the
+//! guest has made anew since is there, and stays counted. What is not mapped is not audited: to ask for a page takes the file, and a file
+//! that is kept is never gone.
 //!
 //! It never touches a page of a guest, and never takes one away: what a guest has in memory is its own.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
@@ -75,7 +81,8 @@ pub struct MemoryBound {
 struct Left {
     /// Dead: the port is gone.
     account: Weak<PortAccount>,
-    pages: u64,
+    /// Their places in the file, in pages: 8 bytes for a page that is counted.
+    pages: Vec<u64>,
 }
 
 impl MemoryBound {
@@ -121,6 +128,7 @@ impl MemoryBound {
 
     fn forget(&self, watch: i32) {
         for Left { account, pages } in self.left.lock().remove(&watch).unwrap_or_default() {
+            let pages = pages.len() as u64;
             match account.upgrade() {
                 Some(account) => {
                     account.left.fetch_sub(pages, Ordering::SeqCst);
@@ -132,20 +140,50 @@ impl MemoryBound {
     }
 
     /// Remembers pages of `file` until it is gone. If it cannot be watched they stay with the port.
-    fn remember(&self, file: &File, account: &Arc<PortAccount>, pages: u64) {
-        let Ok(path) = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return };
+    fn remember(&self, file: &File, account: &Arc<PortAccount>, pages: Vec<u64>) {
         let mut left = self.left.lock();
         if left.len() >= WATCHES {
             return;
         }
+        if let Some(watch) = self.watch(file) {
+            account.left.fetch_add(pages.len() as u64, Ordering::SeqCst);
+            left.entry(watch).or_default().push(Left { account: Arc::downgrade(account), pages });
+        }
+    }
+
+    /// Which of these pages of `file` the account has left behind: they are not remembered any more, and stay counted.
+    fn recall(&self, file: &File, account: &Arc<PortAccount>, mapped: &Range<u64>) -> Vec<u64> {
+        if account.left.load(Ordering::SeqCst) == 0 {
+            return Vec::new();
+        }
+        let mut left = self.left.lock();
+        let Some(watch) = self.watch(file) else { return Vec::new() };
+        let mut of_file = left.remove(&watch).unwrap_or_default();
+        let mut recalled: Vec<u64> = Vec::new();
+        for left in of_file.iter_mut().filter(|left| left.account.as_ptr() == Arc::as_ptr(account)) {
+            let pages = std::mem::take(&mut left.pages).into_iter();
+            let (again, other): (Vec<u64>, Vec<u64>) = pages.partition(|page| mapped.contains(page));
+            left.pages = other;
+            recalled.extend(again);
+        }
+        of_file.retain(|left| !left.pages.is_empty());
+        if of_file.is_empty() {
+            // SAFETY: a system call without pointers.
+            unsafe { libc::inotify_rm_watch(self.deaths.as_raw_fd(), watch) };
+        } else {
+            left.insert(watch, of_file);
+        }
+        account.left.fetch_sub(recalled.len() as u64, Ordering::SeqCst);
+        recalled
+    }
+
+    /// The watch of a file: the same one, however often it is asked for.
+    fn watch(&self, file: &File) -> Option<i32> {
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         // SAFETY: the path is a string that ends with a zero byte.
         let watch =
             unsafe { libc::inotify_add_watch(self.deaths.as_raw_fd(), path.as_ptr(), libc::IN_DELETE_SELF) };
-        if watch >= 0 {
-            // One file has one watch, however often it is asked for.
-            account.left.fetch_add(pages, Ordering::SeqCst);
-            left.entry(watch).or_default().push(Left { account: Arc::downgrade(account), pages });
-        }
+        (watch >= 0).then_some(watch)
     }
 }
 
@@ -175,6 +213,12 @@ impl PortAccount {
         self.bound.forget_dead_files();
     }
 
+    /// True if a quarter of a limit is taken: early, since a page that is gone now may be the guest's own at the next look.
+    pub(crate) fn is_worth_an_audit(&self) -> bool {
+        let is_much = |taken: &AtomicU64, bytes: u64| taken.load(Ordering::Relaxed) >= bytes / PAGE / 4;
+        is_much(&self.taken, self.bound.limits.port) || is_much(&self.bound.taken, self.bound.limits.total)
+    }
+
     /// Takes `pages` more, if that is within both limits. Safe in a signal handler.
     fn take(&self, pages: u64) -> bool {
         let fits = |taken: &AtomicU64, bytes: u64| {
@@ -192,6 +236,12 @@ impl PortAccount {
             return false;
         }
         true
+    }
+
+    /// Takes one page more, whatever the limits are.
+    fn take_anyway(&self) {
+        self.taken.fetch_add(1, Ordering::SeqCst);
+        self.bound.taken.fetch_add(1, Ordering::SeqCst);
     }
 
     fn give_back(&self, pages: u64) {
@@ -226,16 +276,25 @@ pub(super) struct RegionAccount {
     start: usize,
     /// Pages of page tables, and of `brought_in`.
     fixed: u64,
-    /// A bit for each page that was brought in.
+    /// Where the region begins in its file, in pages.
+    first_page: u64,
+    /// A bit for each page that was brought in. For each that is set one page is counted, and who clears it has that to give back.
     brought_in: Box<[AtomicU64]>,
+    /// How much of `brought_in` this round of the audit is through.
+    audited: AtomicUsize,
     /// The page of which the kernel said last that it is there, times 256, and how often in a row it did.
     said_there: AtomicU64,
     file: Arc<File>,
 }
 
 impl RegionAccount {
-    /// The account of a region of `bytes` bytes, before it is mapped from `file`; absent if it costs more than there is.
-    pub(super) fn new(account: &Arc<PortAccount>, bytes: u64, file: Arc<File>) -> Option<RegionAccount> {
+    /// The account of a region of `bytes` bytes, before it is mapped from `file` from `offset` on; absent if it costs more than there is.
+    /// What the port had brought in of it before is on this account from now on.
+    pub(super) fn new(
+        account: &Arc<PortAccount>,
+        (offset, bytes): (u64, u64),
+        file: Arc<File>,
+    ) -> Option<RegionAccount> {
         let bits = bytes.div_ceil(PAGE);
         // Three levels of tables, each of which has a begun page at both ends.
         let fixed = bytes.div_ceil(PAGE_TABLE_SHARE).div_ceil(PAGE) + bits.div_ceil(8).div_ceil(PAGE) + 6;
@@ -246,8 +305,26 @@ impl RegionAccount {
         let brought_in = std::iter::repeat_with(AtomicU64::default).take(words).collect();
         let userfault = account.bound.userfault.as_raw_fd();
         let account = Arc::clone(account);
-        let said_there = AtomicU64::new(0);
-        Some(RegionAccount { account, userfault, start: 0, fixed, brought_in, said_there, file })
+        let (said_there, audited, first_page) = (AtomicU64::new(0), AtomicUsize::new(0), offset / PAGE);
+        let region = RegionAccount {
+            account,
+            userfault,
+            start: 0,
+            fixed,
+            first_page,
+            brought_in,
+            audited,
+            said_there,
+            file,
+        };
+        let mapped = first_page..first_page + bits;
+        for page in region.account.bound.recall(&region.file, &region.account, &mapped) {
+            let page = usize::try_from(page - first_page).unwrap_or(usize::MAX);
+            if let Some((word, bit)) = region.mark_of(page) {
+                region.mark(word, bit);
+            }
+        }
+        Some(region)
     }
 
     /// From now on a missing page of the region, which is mapped at `start`, is a SIGBUS.
@@ -262,21 +339,21 @@ impl RegionAccount {
     /// Counts the missing page at `address`, and makes it. Called in the handler of SIGBUS: atomic integers and one ioctl(2).
     pub(super) fn bring_in(&self, address: usize) -> BroughtIn {
         let page = address.wrapping_sub(self.start) / userfault::PAGE;
-        let Some(word) = self.brought_in.get(page / 64) else { return BroughtIn::NoPage };
-        let bit = 1 << (page % 64);
-        // One that was brought in before and was taken away since is charged once all the same.
-        let is_new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
-        if is_new && !self.account.take(1) {
-            word.fetch_and(!bit, Ordering::SeqCst);
+        let Some((word, bit)) = self.mark_of(page) else { return BroughtIn::NoPage };
+        // One that was brought in before and was taken away since is charged once all the same: `mark` gives this one back, unless the
+        // audit clears the bit meanwhile.
+        if word.load(Ordering::SeqCst) & bit != 0 {
+            self.account.take_anyway();
+        } else if !self.account.take(1) {
             return BroughtIn::TooMuch;
         }
         let made = userfault::zero_page(self.userfault, self.start + page * userfault::PAGE);
-        if is_new && made != Ok(()) {
-            word.fetch_and(!bit, Ordering::SeqCst);
+        if made.is_err() {
             self.account.give_back(1);
         }
         match made {
             Ok(()) => {
+                self.mark(word, bit);
                 self.said_there.store(0, Ordering::SeqCst);
                 BroughtIn::Done
             }
@@ -286,6 +363,65 @@ impl RegionAccount {
             Err(Errno::EEXIST) if self.may_be_there(page) => BroughtIn::Done,
             Err(_) => BroughtIn::NoPage,
         }
+    }
+
+    /// Gives back what was counted for pages that are gone. Goes on where the last call ended, until some more than `left` pages were asked
+    /// for (1 to 2 µs each), or to the end of the region; true there. To look for the next page takes some ms in the largest region.
+    pub(super) fn audit(&self, left: &mut u32) -> bool {
+        let mut at = self.audited.load(Ordering::Relaxed);
+        while *left > 0
+            && let Some(word) = self.brought_in.get(at)
+        {
+            let marked = word.load(Ordering::SeqCst);
+            *left = left.saturating_sub(marked.count_ones());
+            set_bits(marked).for_each(|number| self.audit_page(word, at, number));
+            at += 1;
+        }
+        self.audited.store(at, Ordering::Relaxed);
+        at == self.brought_in.len()
+    }
+
+    /// Has the next audit begin at the start.
+    pub(super) fn audit_anew(&self) {
+        self.audited.store(0, Ordering::Relaxed);
+    }
+
+    /// Only the connection thread audits. A poll thread may bring the page in at any point of this, and takes no lock for it: the bit is
+    /// cleared before the kernel is asked; `bring_in` counts one, makes the page, and then sets the bit. If the page is made after
+    /// it was said to be missing, the poll thread finds the bit clear, and its own one stays. If it is made before, it is there: whoever
+    /// sets the bit second gives one back.
+    fn audit_page(&self, word: &AtomicU64, at: usize, number: u32) {
+        let bit = 1_u64 << number;
+        if word.fetch_and(!bit, Ordering::SeqCst) & bit == 0 {
+            return;
+        }
+        let page = at * 64 + number as usize;
+        if userfault::is_missing(self.userfault, self.start + page * userfault::PAGE) {
+            self.account.give_back(1);
+        } else {
+            self.mark(word, bit);
+        }
+    }
+
+    /// Where the bit of a page of the region is.
+    fn mark_of(&self, page: usize) -> Option<(&AtomicU64, u64)> {
+        Some((self.brought_in.get(page / 64)?, 1_u64 << (page % 64)))
+    }
+
+    /// Sets the bit of a page for which one was counted, which is given back if the bit is set: a page counts once.
+    fn mark(&self, word: &AtomicU64, bit: u64) {
+        if word.fetch_or(bit, Ordering::SeqCst) & bit != 0 {
+            self.account.give_back(1);
+        }
+    }
+
+    /// The places in the file of all pages that were brought in.
+    fn marked_pages(&self) -> Vec<u64> {
+        let of_word = |(at, word): (u64, &AtomicU64)| {
+            let first = self.first_page + at * 64;
+            set_bits(word.load(Ordering::SeqCst)).map(move |number| first + u64::from(number))
+        };
+        (0..).zip(self.brought_in.iter()).flat_map(of_word).collect()
     }
 
     /// Counts that the kernel says of a page that it is there; false if it has said so too often. Called in the handler of SIGBUS. Threads
@@ -301,12 +437,17 @@ impl RegionAccount {
 impl Drop for RegionAccount {
     fn drop(&mut self) {
         self.account.give_back(self.fixed);
-        let pages =
-            self.brought_in.iter().map(|word| u64::from(word.load(Ordering::SeqCst).count_ones())).sum();
-        if pages > 0 {
+        let pages = self.marked_pages();
+        if !pages.is_empty() {
             self.account.bound.remember(&self.file, &self.account, pages);
         }
     }
+}
+
+/// The numbers of the bits of `word` that are set.
+fn set_bits(word: u64) -> impl Iterator<Item = u32> {
+    let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+    rest.take_while(|word| *word != 0).map(u64::trailing_zeros)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn shared(file: &File, account: &Arc<PortAccount>) -> Result<GuestMemory, Region
     GuestMemory::new(vec![Arc::new(region)])
 }
 
-fn touch(memory: &GuestMemory, pages: std::ops::Range<u64>) {
+fn touch(memory: &GuestMemory, pages: Range<u64>) {
     for page in pages {
         memory.at_guest(GUEST + page * PAGE, 1, &RegionHint::default()).unwrap().write(b"x");
     }
@@ -53,6 +53,11 @@ fn sigbus(memory: &GuestMemory, page: u64, code: libc::c_int) {
 fn punch(file: &File, page: u64) {
     let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(file, mode, i64::try_from(page * PAGE).unwrap(), i64::try_from(PAGE).unwrap()).unwrap();
+}
+
+/// How many pages the file has.
+fn pages_of(file: &File) -> u64 {
+    u64::try_from(nix::sys::stat::fstat(file).unwrap().st_blocks).unwrap() / 8
 }
 
 #[test]
@@ -110,6 +115,136 @@ fn what_all_ports_cost_has_a_limit_too() {
     assert!(memories[1].cost_too_much() && !memories[0].lost_pages());
     let third = shared(&file(), &bound.account());
     assert!(matches!(third, Err(RegionError::TooMuch { .. })), "{third:?}");
+}
+
+#[test]
+fn pages_that_the_guest_gave_back_count_until_the_next_audit() {
+    let (bound, file) = (bound(FIXED + 10, 100), file());
+    let account = bound.account();
+    let memory = shared(&file, &account).unwrap();
+    // Ever new pages, far more than the limit, two at a time.
+    for page in 0..PAGES - 1 {
+        touch(&memory, page..page + 2);
+        punch(&file, page);
+        assert!(memory.audit());
+        assert_eq!(account.taken_bytes(), (FIXED + 1) * PAGE, "the second is there");
+    }
+    assert!(!memory.lost_pages());
+    // What the guest has used first since is there, whoever is charged for it.
+    punch(&file, PAGES - 1);
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", (PAGES - 1) * PAGE).unwrap();
+    assert!(memory.audit());
+    assert_eq!(account.taken_bytes(), (FIXED + 1) * PAGE);
+    punch(&file, PAGES - 1);
+    assert!(memory.audit());
+    assert_eq!((account.taken_bytes(), bound.taken_bytes()), (FIXED * PAGE, FIXED * PAGE));
+    assert_eq!(pages_of(&file), 0, "to ask for a page makes none");
+    // It is brought in and counted as ever.
+    touch(&memory, 0..10);
+    assert_eq!(account.taken_bytes(), (FIXED + 10) * PAGE);
+    assert!(memory.audit());
+    touch(&memory, 10..11);
+    assert!(memory.cost_too_much());
+    assert!(memory.audit());
+    assert_eq!(account.taken_bytes(), (FIXED + 10) * PAGE, "nobody asks for pages of a region that is lost");
+}
+
+#[test]
+fn an_audit_asks_for_some_pages_at_a_time_and_for_all_in_the_end() {
+    const MANY: u64 = 4096;
+    let (bound, file) = (bound(2 * MANY, 2 * MANY), file());
+    file.set_len(MANY * PAGE).unwrap();
+    let account = bound.account();
+    let half = |n: u64| {
+        let bytes = MANY / 2 * PAGE;
+        let (guest, offset) = (GUEST + n * bytes, n * bytes);
+        let place = RegionPlace { guest, user: guest, bytes, offset };
+        Arc::new(MappedRegion::bounded(place, file.try_clone().unwrap().into(), Some(&account)).unwrap())
+    };
+    let memory = GuestMemory::new(vec![half(0), half(1)]).unwrap();
+    let fixed = account.taken_bytes();
+    touch(&memory, 0..MANY);
+    (0..MANY).filter(|page| page % 4 != 0).for_each(|page| punch(&file, page));
+    for calls in 1.. {
+        let before = account.taken_bytes();
+        let is_done = memory.audit();
+        let given_back = (before - account.taken_bytes()) / PAGE;
+        assert!(given_back <= 600, "{given_back} pages at once");
+        if is_done {
+            assert!(calls >= 7, "{calls} calls");
+            break;
+        }
+    }
+    assert_eq!(account.taken_bytes() - fixed, MANY / 4 * PAGE);
+    (0..MANY).for_each(|page| punch(&file, page));
+    while !memory.audit() {}
+    assert_eq!(account.taken_bytes(), fixed, "the next one begins at the start");
+}
+
+#[test]
+fn a_page_that_comes_into_being_during_an_audit_is_counted_once() {
+    let (bound, file) = (bound(PAGES, PAGES), file());
+    let account = bound.account();
+    let memory = shared(&file, &account).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    for _ in 0..20 {
+        is_over.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    assert!(memory.audit());
+                }
+            });
+            let guests = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    for round in 0..2_000 {
+                        punch(&file, round % 4);
+                        touch(&memory, 0..4);
+                    }
+                })
+            });
+            let ended = guests.map(std::thread::ScopedJoinHandle::join);
+            is_over.store(true, Ordering::SeqCst);
+            ended.into_iter().for_each(|ended| ended.unwrap());
+        });
+        // Each page that is there was brought in by us.
+        assert!(account.taken_bytes() >= (FIXED + pages_of(&file)) * PAGE, "less is counted than is charged");
+        assert!(memory.audit());
+        assert_eq!(account.taken_bytes(), (FIXED + pages_of(&file)) * PAGE);
+        assert_eq!(bound.taken_bytes(), account.taken_bytes());
+    }
+    assert!(!memory.lost_pages());
+}
+
+#[test]
+fn what_a_connection_left_is_audited_with_the_next_one_that_has_the_file() {
+    let (bound, files) = (bound(2 * FIXED + 10, 100), [file(), file()]);
+    let (account, other) = (bound.account(), bound.account());
+    let neighbours = shared(&files[0], &other).unwrap();
+    touch(&neighbours, 20..25);
+    drop(neighbours);
+    touch(&shared(&files[0], &account).unwrap(), 0..10);
+    // Another file, and a part of this one.
+    let memory = shared(&files[1], &account).unwrap();
+    (0..10).for_each(|page| punch(&files[0], page));
+    assert!(memory.audit());
+    assert_eq!(account.taken_bytes(), (FIXED + 10) * PAGE, "it is not mapped");
+    let place = RegionPlace { guest: 0, user: 0, bytes: 4 * PAGE, offset: 2 * PAGE };
+    let part = MappedRegion::bounded(place, files[0].try_clone().unwrap().into(), Some(&account)).unwrap();
+    let both = memory.with(part).unwrap();
+    assert_eq!(account.taken_bytes(), (2 * FIXED + 10) * PAGE);
+    assert!(both.audit());
+    assert_eq!(account.taken_bytes(), (2 * FIXED + 6) * PAGE);
+    drop((memory, both));
+    assert_eq!(account.taken_bytes(), 6 * PAGE, "the rest is still remembered");
+    let memory = shared(&files[0], &account).unwrap();
+    assert!(memory.audit());
+    assert_eq!(account.taken_bytes(), FIXED * PAGE);
+    assert_eq!(bound.taken_bytes(), (FIXED + 5) * PAGE, "and what the neighbour left");
+    drop((memory, files));
+    bound.forget_dead_files();
+    assert_eq!((account.taken_bytes(), other.taken_bytes(), bound.taken_bytes()), (0, 0, 0));
+    assert!(bound.left.lock().is_empty());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! userfaultfd(2), as far as it is used: a missing page of a registered range is a SIGBUS, and is made by us.
+//! userfaultfd(2), as far as it is used: a missing page of a registered range is a SIGBUS, and is made by us; and whether one is missing.
 //!
 //! Only faults of user mode are watched (`UFFD_USER_MODE_ONLY`), for which no privilege is needed: no system call of this process has a guest's
 //! memory as its argument.
@@ -21,6 +21,8 @@ const UFFDIO_API: u32 = 0xc018_aa3f;
 pub(crate) const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 /// Makes a page of zeroes.
 pub(crate) const UFFDIO_ZEROPAGE: u32 = 0xc020_aa04;
+/// Maps a page that the file has.
+pub(crate) const UFFDIO_CONTINUE: u32 = 0xc020_aa07;
 
 /// The bytes of a page.
 pub(super) const PAGE: usize = 4096;
@@ -54,6 +56,16 @@ pub(super) fn register(fd: RawFd, start: usize, bytes: usize) -> Result<(), nix:
 /// `EEXIST` if it is there; `EAGAIN` if mappings are being changed; `EFAULT` and others if the file has no such page.
 pub(super) fn zero_page(fd: RawFd, start: usize) -> Result<(), nix::Error> {
     request(fd, UFFDIO_ZEROPAGE, &mut [start as u64, PAGE as u64, 0, 0])
+}
+
+/// True if the file has no page for `start`. One that was swapped out is there, and is read back.
+///
+/// mincore(2) does not tell: it takes what was swapped out for missing, and pages of a file that this user may not write for there.
+/// lseek(2) (`SEEK_HOLE`) waits for a guest that is allocating, and so does a fault (`MADV_POPULATE_READ`) for one that punches a hole.
+/// Where the kernel does not know the request, before 5.14, no page is missing. (It is meant for ranges that are registered for minor
+/// faults, where each first access to a page that is there would be a SIGBUS. The kernel takes it for any registered range.)
+pub(super) fn is_missing(fd: RawFd, start: usize) -> bool {
+    request(fd, UFFDIO_CONTINUE, &mut [start as u64, PAGE as u64, 0, 0]) == Err(Errno::EFAULT)
 }
 
 fn request<const N: usize>(fd: RawFd, number: u32, argument: &mut [u64; N]) -> Result<(), nix::Error> {

@@ -90,6 +90,11 @@ impl Session {
         !self.memory.is_empty()
     }
 
+    /// Goes on with the audit of what the memory costs; true if that is done.
+    pub(crate) fn audit_memory(&self) -> bool {
+        self.memory.audit()
+    }
+
     /// How many pairs of queues run and are enabled.
     pub(crate) fn active_queues(&self) -> u16 {
         let at_work = |index: usize| self.vrings[index].running && self.is_enabled(index);

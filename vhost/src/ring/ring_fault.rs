@@ -61,8 +61,8 @@ pub(crate) enum RingFault {
     /// Pages that nobody had used before cost more than the port, or all ports, may.
     #[error(
         "its memory has pages that nobody has used yet, and the switch would be charged for more of them than it allows: give the \
-         application memory that is allocated beforehand (huge pages; QEMU: prealloc=on), or raise the limits --port-memory and \
-         --guest-memory"
+         application memory that is allocated beforehand (huge pages; QEMU: prealloc=on) and not given back (QEMU's balloon: \
+         free-page-reporting=off, or none), or raise the limits --port-memory and --guest-memory"
     )]
     TooMuchMemory,
 }
