@@ -166,7 +166,7 @@ pub struct Request {
     #[serde(default)]
     pub deadline_ms: u64,
     /// When the executable was started: the time of `CLOCK_MONOTONIC` in nanoseconds, which means nothing in another boot. With a GC,
-    /// whose list is older than that, and with all that is spooled.
+    /// whose list is older than that, with a STATUS, whose caller has waited since then, and with all that is spooled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issued_ns: Option<u64>,
     /// Set on a request that was spooled while the daemon was down.

@@ -70,10 +70,10 @@ pub struct Chain<'a> {
     pub deadline: Instant,
     /// The time limit of one plugin.
     pub plugin_limit: Duration,
-    /// Asked every 20 ms; true kills the running plugin, but never during a DEL.
+    /// Asked every 20 ms; true kills the running plugin, but never that of a DEL or a STATUS.
     pub cancelled: &'a dyn Fn() -> bool,
     /// Whether a plugin's file is Fairlead's own executable, which is not started.
-    pub is_ours: &'a dyn Fn(&File) -> bool,
+    pub is_ours: fn(&File) -> bool,
 }
 
 impl Chain<'_> {
@@ -195,14 +195,15 @@ impl Chain<'_> {
             return Ok(self.built_in.call(command, plugin, config)?);
         }
         let goes_on = matches!(command, Command::Del | Command::Gc);
-        let left =
+        let patience =
             if goes_on { Duration::MAX } else { self.deadline.saturating_duration_since(Instant::now()) };
         let call = DelegateCall {
             command,
             plugin,
             config,
             parameters: self.parameters,
-            time_limit: self.plugin_limit.min(left),
+            time_limit: self.plugin_limit,
+            patience,
             cancelled: if goes_on { &|| false } else { self.cancelled },
             is_ours: self.is_ours,
         };

@@ -68,12 +68,14 @@ pub struct Surroundings {
     pub health: Arc<Health>,
 }
 
-/// A started engine, and the closure that hands it a changed configuration.
+/// A started engine, and the closures by which it hears of a changed configuration and of the daemon's end.
 pub struct Started {
     /// The engine as the server sees it.
     pub service: Arc<dyn Service>,
     /// Hands a changed configuration to the engine.
     pub changed: Box<dyn Fn(&Settings) + Send + Sync>,
+    /// Ends what must not outlive the daemon; called when no call is at work any more.
+    pub ending: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Why the daemon ended other than by SIGTERM or SIGINT.
@@ -232,6 +234,7 @@ fn serve(
     installation_thread(surroundings, started.service.clone(), seen, to_install)?;
     let ended = wait_for_events(&events, &reload, &surroundings.settings, &server_thread);
     stop(run_dir, &surroundings.readiness, &server.admission, &closing);
+    (started.ending)();
     let _ = server_thread.join();
     ended
 }

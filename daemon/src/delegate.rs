@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fairlead_cni::wire::{Command, Request};
@@ -23,12 +24,14 @@ use tempfile::TempDir;
 use crate::own_executable::is_file_of_ours;
 
 mod error;
+mod status_verdicts;
 mod surviving_plugins;
 
 pub use error::DelegateError;
 pub(crate) use error::says_it_has_no_check;
 
 use error::{first_bytes, last_bytes, why};
+use status_verdicts::StatusVerdicts;
 use surviving_plugins::RunningPlugins;
 
 /// The variables that the specification defines; a plugin gets those of its own call, never the caller's.
@@ -87,11 +90,13 @@ pub struct DelegateCall<'a> {
     pub parameters: Parameters<'a>,
     /// The time after which the plugin's process group is killed.
     pub time_limit: Duration,
-    /// Asked every 20 ms while the plugin runs; true kills it.
+    /// How long the caller waits. A STATUS is answered by then, and its plugin goes on; that of any other command is killed.
+    pub patience: Duration,
+    /// Asked every 20 ms while the plugin runs; true kills it. The plugin of a STATUS, which other callers may wait for, goes on.
     pub cancelled: &'a dyn Fn() -> bool,
     /// Whether a plugin's file is Fairlead's own executable. That one is not started: it would wait for the
     /// daemon, which waits for it.
-    pub is_ours: &'a dyn Fn(&File) -> bool,
+    pub is_ours: fn(&File) -> bool,
 }
 
 /// How a call ended that did not fail.
@@ -104,13 +109,14 @@ pub enum DelegateOutcome {
 }
 
 /// Finds the plugins of others below the host's root and executes them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Delegates {
     root: HostRoot,
     host_root: PathBuf,
     cgroup: Option<PathBuf>,
     empty_dirs: PathBuf,
-    running: Option<RunningPlugins>,
+    running: Option<Arc<RunningPlugins>>,
+    statuses: Arc<StatusVerdicts>,
 }
 
 impl Delegates {
@@ -118,7 +124,14 @@ impl Delegates {
     /// outside the daemon's own memory limit. `empty_dirs`: the directory in which each plugin of a tenant's definition gets
     /// an empty one to work in; nobody but this daemon writes there.
     pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>, empty_dirs: PathBuf) -> Delegates {
-        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, empty_dirs, running: None }
+        Delegates {
+            root: HostRoot::new(host_root.clone()),
+            host_root,
+            cgroup,
+            empty_dirs,
+            running: None,
+            statuses: Arc::default(),
+        }
     }
 
     /// The same, with locks in `dir` (in the run directory), by which plugins of an earlier daemon that was
@@ -130,7 +143,7 @@ impl Delegates {
         let running = RunningPlugins::open(dir).inspect_err(|error| {
             tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
         });
-        Delegates { running: running.ok(), ..self }
+        Delegates { running: running.ok().map(Arc::new), ..self }
     }
 
     /// Waits until no plugin of an earlier daemon is at work, up to `limit` after the start. An ADD that such a
@@ -158,8 +171,20 @@ impl Delegates {
         }
     }
 
-    /// Starts a plugin and waits for its end.
+    /// Kills the plugins that are still asked for a STATUS, and waits until they have ended, 3 s at most. No other is asked from now on.
+    pub fn end_statuses(&self) {
+        self.statuses.end();
+    }
+
+    /// Starts a plugin and waits for its end. A STATUS is answered by what its plugin last said, where it says nothing new in time.
     pub fn run(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
+        match call.command {
+            Command::Status => self.statuses.ask(self, call),
+            _ => self.run_to_its_end(call),
+        }
+    }
+
+    fn run_to_its_end(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
         let output = match self.execute(call, call.command.name())? {
             Some(output) => output,
             None => return Ok(DelegateOutcome::Ours),
@@ -195,8 +220,9 @@ impl Delegates {
             config: &asked,
             parameters,
             time_limit,
+            patience: Duration::MAX,
             cancelled,
-            is_ours: &is_file_of_ours,
+            is_ours: is_file_of_ours,
         };
         match self.execute(&call, "VERSION") {
             Ok(Some(output)) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -223,17 +249,19 @@ impl Delegates {
         // The kernel would refuse to execute a file that is open for writing (ETXTBSY). This one is open for
         // reading, so nothing depends on closing it.
         drop(file);
+        // A STATUS changes nothing: where it outlives a killed daemon, no DEL need wait for its end.
+        let running = self.running.as_deref().filter(|_| call.command != Command::Status);
         let empty = call.parameters.of_tenant.then(|| self.empty_dir(call.plugin)).transpose()?;
         let exec = Exec {
             program,
             args: Vec::new(),
             env: environment(call, command),
             stdin: call.config.as_bytes().to_vec(),
-            time_limit: call.time_limit,
+            time_limit: call.time_limit.min(call.patience),
             host_root: Some(self.host_root.clone()),
             cgroup: self.cgroup.clone(),
             directory: empty.as_ref().map(|dir| dir.path().to_owned()),
-            keeps_open: self.running.as_ref().map(RunningPlugins::lock),
+            keeps_open: running.map(RunningPlugins::lock),
             cancelled: call.cancelled,
         };
         let failed =
@@ -253,7 +281,7 @@ impl Delegates {
         made.map_err(|source| DelegateError::NoDirectory {
             plugin: plugin.to_owned(),
             parent: self.empty_dirs.clone(),
-            source,
+            source: Arc::new(source),
         })
     }
 

@@ -55,7 +55,11 @@ impl Call {
                 self.note_start();
                 self.call_or_spool()
             }
-            Command::Status => self.status(),
+            Command::Status => {
+                // The daemon waits for plugins only as long as this program waits for the daemon.
+                self.note_start();
+                self.status()
+            }
         }
     }
 

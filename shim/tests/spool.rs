@@ -100,6 +100,16 @@ fn x03_a_gc_tells_each_daemon_when_the_executable_was_started_and_a_del_does_not
 }
 
 #[test]
+fn x04_a_status_tells_the_daemon_when_the_executable_was_started() {
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok("{}"));
+    let before = nanoseconds_of_this_boot();
+    rig.call("STATUS").run().silent_success();
+    let issued = daemon.arrived.recv().unwrap().request.issued_ns;
+    assert!(issued.is_some_and(|at| before < at && at < nanoseconds_of_this_boot()));
+}
+
+#[test]
 fn x02_the_spool_is_for_root_alone() {
     let rig = Rig::new();
     rig.call("DEL").run().silent_success();

@@ -81,7 +81,7 @@ fn with<T>(dir: &Path, list: &ConfList, built_in: &dyn BuiltIn, work: impl FnOnc
         deadline: Instant::now() + Duration::from_secs(30),
         plugin_limit: Duration::from_secs(10),
         cancelled: &|| false,
-        is_ours: &|_| false,
+        is_ours: |_| false,
     };
     work(&chain)
 }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
@@ -33,7 +34,7 @@ pub(crate) fn says_it_has_no_check(refusal: &CniError) -> bool {
 }
 
 /// Why a plugin did not do what it was called for.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum DelegateError {
     /// The `type` is a path, or is empty.
     #[error("{0}")]
@@ -63,7 +64,7 @@ pub enum DelegateError {
         parent: PathBuf,
         /// Why it cannot be made.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The plugin could not be started, or did not end by itself.
     #[error("plugin {plugin:?}, {command}: {why}", command = command.name(), why = why(source))]

@@ -58,8 +58,9 @@ impl Plugins {
             config: "{\"a\":1}",
             parameters,
             time_limit,
+            patience: Duration::MAX,
             cancelled,
-            is_ours: &|_| false,
+            is_ours: |_| false,
         };
         delegates().run(&call)
     }
@@ -214,8 +215,9 @@ fn the_result_of_a_plugin_is_bounded_where_a_tenants_definition_names_it() {
             config: "{}",
             parameters,
             time_limit: Duration::from_secs(10),
+            patience: Duration::MAX,
             cancelled: &|| false,
-            is_ours: &|_| false,
+            is_ours: |_| false,
         };
         Delegates::new("/".into(), None, empty_dirs.clone()).run(&call)
     };
@@ -291,19 +293,16 @@ fn our_own_executable_is_not_started() {
         env: &[],
         of_tenant: false,
     };
-    let ours = |file: &File| {
-        use std::os::unix::fs::MetadataExt;
-        let own = fs::metadata(plugins.0.path().join("macvlan")).unwrap();
-        file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()))
-    };
+    let is_ours = |file: &File| io::read_to_string(file).unwrap().contains("/started");
     let call = DelegateCall {
         command: Command::Add,
         plugin: "macvlan",
         config: "{}",
         parameters,
         time_limit: Duration::from_secs(5),
+        patience: Duration::MAX,
         cancelled: &|| false,
-        is_ours: &ours,
+        is_ours,
     };
     assert_eq!(delegates().run(&call).unwrap(), DelegateOutcome::Ours);
     assert!(matches!(delegates().ipam(&call, CniVersion::V1_0_0), Err(DelegateError::OursAsIpam { .. })));
@@ -375,8 +374,9 @@ fn the_reference_host_local_allocates_and_releases_as_a_delegate() {
         config: &config,
         parameters,
         time_limit: Duration::from_secs(10),
+        patience: Duration::MAX,
         cancelled: &|| false,
-        is_ours: &|_| false,
+        is_ours: |_| false,
     };
     let run = |command| delegates().ipam(&call(command), CniVersion::V1_0_0);
     let result = run(Command::Add).unwrap().unwrap();

@@ -8,7 +8,7 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
@@ -27,8 +27,8 @@ use crate::delegate::Parameters;
 use crate::policy::address_directory;
 use crate::store::{Caller, Key, PassedOver};
 
-/// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
-const STATUS_EXECUTES: Duration = Duration::from_millis(75);
+/// What is executed for a STATUS is waited for until so long after its caller was started, which waits for 20 ms more.
+const STATUS_WAITS: Duration = Duration::from_millis(75);
 
 /// The network type of our own: a network of the conf dir by its name, or one interface by several paths.
 pub(crate) const OWN_TYPE: &str = "fairlead";
@@ -152,7 +152,8 @@ impl<'a> AttachmentRequest<'a> {
         mut waiting: Waiting,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         if request.command == Command::Status {
-            waiting.deadline = waiting.deadline.min(waiting.arrived + STATUS_EXECUTES);
+            let left = STATUS_WAITS.saturating_sub(on_its_way(request, waiting.arrived));
+            waiting.deadline = waiting.deadline.min(waiting.arrived + left);
         }
         let sandbox = Sandbox::from(request);
         AttachmentRequest::new(request.command, sandbox, &request.ifname, wanted, waiting)
@@ -282,6 +283,13 @@ fn key(container: &str, ifname: &str, conf: &NetConf) -> Key {
         ifname: ifname.to_owned(),
         plugin: conf.plugin_type.clone(),
     }
+}
+
+/// How long a request was on its way when it had been read; nothing where its caller does not say when it was made. What both wait for is
+/// counted from the same time: on a busy node the executable would else give up a daemon that still waits for a plugin.
+fn on_its_way(request: &Request, arrived: Instant) -> Duration {
+    let both = request.issued_ns.zip(BootTime::of(arrived));
+    Duration::from_nanos(both.map_or(0, |(issued, BootTime(arrived))| arrived.saturating_sub(issued)))
 }
 
 /// The daemon is in another working directory than the caller: what leads to the pod's namespace from there may lead to

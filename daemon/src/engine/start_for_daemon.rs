@@ -48,10 +48,11 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
     Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
     metrics_of_records::register(&engine, &surroundings.exposition);
     metrics_of_ports::register(&engine, &surroundings.exposition);
-    let told = Arc::clone(&engine);
+    let (told, ended) = (Arc::clone(&engine), Arc::clone(&engine));
     Ok(Started {
         service: engine as Arc<dyn Service>,
         changed: Box::new(move |settings| told.configure(settings)),
+        ending: Box::new(move || ended.core.ipam.delegates.end_statuses()),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
@@ -10,7 +11,7 @@ use fairlead_host::NetKernel;
 use fairlead_host::real::RealKernel;
 use serde_json::{Value, json};
 
-use super::rig::{Reply, Rig};
+use super::rig::{Reply, Rig, until};
 
 /// Twice the time that is promised, because the machine may be busy with other tests.
 const AT_ONCE: Duration = Duration::from_millis(200);
@@ -34,9 +35,13 @@ impl Rig {
         error
     }
 
-    fn sleeper(&self) {
+    /// A plugin that writes its pid down and sleeps, longer than a plugin may take.
+    fn sleeper(&self, limit: &str, seconds: u32) {
+        fs::write(self.path("config.yaml"), format!("delegateTimeout: {limit}\n")).unwrap();
         let (path, beside) = (self.path("bin/sleeper"), self.path("sleeper.new"));
-        fs::write(&beside, "#!/bin/sh\nexec sleep 5\n").unwrap();
+        let pid = self.path("sleeper.pid");
+        let text = format!("#!/bin/sh\necho $$ >{}\nexec sleep {seconds}\n", pid.display());
+        fs::write(&beside, text).unwrap();
         fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(beside, path).unwrap();
     }
@@ -70,9 +75,9 @@ fn x04_status_of_a_stopped_daemon_is_50_at_once_and_success_when_it_goes_on() {
 }
 
 #[test]
-fn x04_status_of_a_plugin_that_sleeps_is_50_at_once_with_its_name() {
+fn x04_status_of_a_plugin_that_sleeps_is_50_at_once_with_its_name_from_when_it_had_its_time() {
     let rig = Rig::new();
-    rig.sleeper();
+    rig.sleeper("500ms", 5);
     let _daemon = rig.start();
     let mut config = newest(rig.macvlan("net"));
     config["ipam"] = json!({ "type": "sleeper" });
@@ -81,10 +86,29 @@ fn x04_status_of_a_plugin_that_sleeps_is_50_at_once_with_its_name() {
     let all =
         json!({ "cniVersion": "1.1.0", "name": "all", "type": "fairlead", "clusterNetwork": "cluster" });
     for (config, networks) in [(config, r#"network "net""#), (all, r#"network "all": network "cluster""#)] {
+        rig.status(&config).0.succeeds();
+        until("its time is over", || matches!(rig.status(&config).0, Reply::Refused(_)));
         let error = rig.is_refused_at_once(&config);
         let words = format!("{networks}: plugin \"sleeper\", STATUS: killed after its time limit");
         assert!(error.msg.starts_with(&words), "{error}");
     }
+}
+
+#[test]
+fn x04_a_plugin_that_is_still_asked_for_a_status_ends_with_its_daemon() {
+    let rig = Rig::new();
+    rig.sleeper("60s", 60);
+    let mut daemon = rig.start();
+    let mut config = newest(rig.macvlan("net"));
+    config["ipam"] = json!({ "type": "sleeper" });
+    rig.status(&config).0.succeeds();
+    let pid = || fs::read_to_string(rig.path("sleeper.pid")).ok().filter(|pid| pid.ends_with('\n'));
+    until("it sleeps", || pid().is_some());
+    let process = Path::new("/proc").join(pid().unwrap().trim());
+    assert!(process.exists());
+    signal("TERM", daemon.pid());
+    until("the daemon has ended", || daemon.ended().is_some());
+    assert!(!process.exists());
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub struct Output {
 }
 
 /// Why a program did not run to its end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ExecError {
     /// There is no such file, or its interpreter is missing.
     #[error("{program}: there is no such program (or no interpreter for it)")]

@@ -88,7 +88,7 @@ impl Engine {
             deadline: request.waiting.deadline,
             plugin_limit: self.core.call_settings().delegate_timeout,
             cancelled: &|| request.waiting.gone.get(),
-            is_ours: &is_file_of_ours,
+            is_ours: is_file_of_ours,
         })
     }
 }
@@ -140,7 +140,7 @@ pub(in crate::engine) fn remove(
         deadline: now + limit,
         plugin_limit: limit,
         cancelled: &|| false,
-        is_ours: &is_file_of_ours,
+        is_ours: is_file_of_ours,
     };
     chain.del(result_of(core, attachment).as_ref())
 }

@@ -334,7 +334,7 @@ impl Ipam {
     ) -> Result<Option<CniResult>, DelegateError> {
         // A removal goes on when its caller has gone, so neither the deadline nor a hang-up ends the plugin.
         let goes_on = matches!(command, Command::Del | Command::Gc);
-        let left = match goes_on {
+        let patience = match goes_on {
             true => Duration::MAX,
             false => request.waiting.deadline.saturating_duration_since(Instant::now()),
         };
@@ -343,9 +343,10 @@ impl Ipam {
             plugin,
             config,
             parameters: request.parameters(),
-            time_limit: self.call_settings.get().delegate_timeout.min(left),
+            time_limit: self.call_settings.get().delegate_timeout,
+            patience,
             cancelled: &|| !goes_on && request.waiting.gone.get(),
-            is_ours: &is_file_of_ours,
+            is_ours: is_file_of_ours,
         };
         self.delegates.ipam(&call, request.conf.version)
     }
@@ -361,8 +362,9 @@ impl Ipam {
             config: &attachment.config,
             parameters: parameters(attachment, netns),
             time_limit: self.call_settings.get().delegate_timeout,
+            patience: Duration::MAX,
             cancelled: &|| false,
-            is_ours: &is_file_of_ours,
+            is_ours: is_file_of_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
         done.map(drop).map_err(|e| e.to_cni_error(Command::Del).of_network(&attachment.key.network))
