@@ -93,7 +93,7 @@ pub(crate) struct Bench {
     pub(crate) node: Node,
     /// Everybody who is measured, in the order in which they are called.
     pub(crate) subjects: Vec<Subject>,
-    /// How to start ours with `del: wait`, for the case that measures it too.
+    /// How to start ours with `del: wait`, for the cases that measure it too.
     pub(crate) waiting: Option<Waiting>,
     /// How to start ours with a switch, for the case that measures its ports.
     pub(crate) with_switch: Option<WithSwitch>,
@@ -274,7 +274,8 @@ impl Bench {
             thread::sleep(Duration::from_millis(20));
         };
         for (address, id) in left {
-            let owner = self.subjects.iter().find(|s| id.starts_with(&format!("{}-", s.name)));
+            let owner =
+                self.subjects.iter().find(|s| id.rsplit_once('-').is_some_and(|(of, _)| of == s.name));
             let name = owner.map_or("nobody", |s| s.name.as_str()).to_owned();
             self.results.fail(case, &name, format!("{address} is still allocated to {id} after its DEL"));
             self.leaked.insert(id);
@@ -353,11 +354,11 @@ pub(crate) fn added(
     done: io::Result<Done>,
 ) -> Result<Done, CallFailure> {
     let done = succeeded(done)?;
-    let expected = if subject.role == Role::Floor {
-        Expected::of_address(IpNet::V4(floor_address(attachment.serial)))
-    } else {
+    let expected = if subject.is_plugin() {
         attachment.result = Some(done.answer.stdout.clone());
         Expected::of_result(&done.answer.stdout)?
+    } else {
+        Expected::of_address(IpNet::V4(floor_address(attachment.serial)))
     };
     let expected = if subject.role == Role::Peer { expected } else { expected.with_default_route() };
     verify::attached(node, &attachment.pod, &expected)?;

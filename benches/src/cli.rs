@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// A command line that serves a peer, run by `sh -c` inside the private node while the suite runs.
     #[arg(long = "peer-daemon", value_name = "NAME=COMMAND")]
     pub(crate) peer_daemons: Vec<Named>,
-    /// An empty static executable: the floor of a spawn.
+    /// The empty static executable of the floor.
     #[arg(long, value_name = "FILE", default_value = "dist/fairlead-empty")]
     pub(crate) empty: PathBuf,
     /// Leaves a subject out: `ours`, `debian`, `floor`; for `pods`: `ours`, `multus-thick`, `multus-thin`. Can be given several times.

@@ -5,9 +5,10 @@
 use serde::Serialize;
 
 use crate::cases::Case;
+use crate::node_cases::{idle, one_at_a_time};
 use crate::pods;
-use crate::results::{Figure, Results};
-use crate::subject::Role;
+use crate::results::{Figure, Reading, Results};
+use crate::subject::{OURS_WAITING, Role};
 use crate::subject_descriptions::MeasuredSubjects;
 use crate::targets::number;
 
@@ -61,9 +62,11 @@ struct Measure {
     case: &'static str,
     /// The subject that is held against the others, where several are ours; else the only one.
     ours: Option<&'static str>,
-    call: &'static str,
+    /// The name of the figure or reading that it is read from.
+    source: &'static str,
     what: &'static str,
-    of: fn(&Figure) -> Option<f64>,
+    /// Reads it, for the subject of this name.
+    read: fn(&Results, &Measure, &str) -> Option<f64>,
     quantity: &'static Quantity,
 }
 
@@ -75,10 +78,13 @@ const MEMORY: Quantity =
 
 const MEASURES: &[Measure] = &[
     Measure::of("add-one", "ADD", "ADD", p50, &MEDIAN),
-    Measure::of("del-one", "DEL", "DEL", p50, &MEDIAN),
+    Measure::of("del-one", "DEL", "DEL (answered when silent, the link goes later)", p50, &MEDIAN),
+    Measure::of("del-one", "DEL", "DEL with `del: wait` (answered when the link is gone)", p50, &MEDIAN)
+        .by(OURS_WAITING),
     Measure::of("burst-100", "ADD", "{at_once} ADDs at once", p99, &TAIL),
-    Measure::of("add-one", "ADD", "ADD", cpu, &CPU),
+    Measure::of("del-one", one_at_a_time::WHOLE_CPU, "ADD and DEL", whole_cpu, &CPU),
     Measure::of("burst-100", "ADD", "{at_once} ADDs at once", memory, &MEMORY),
+    Measure::of(idle::CASE, idle::RSS, "at rest", at_rest, &MEMORY),
     Measure::of("function-add", "ADD", "ADD of a VF", p50, &MEDIAN),
     Measure::of("function-del", "DEL", "DEL of a VF", p50, &MEDIAN),
     // No CPU time of whole pods: what a peer's daemon starts is not in the account of its calls.
@@ -94,36 +100,52 @@ const MEASURES: &[Measure] = &[
 impl Measure {
     const fn of(
         case: &'static str,
-        call: &'static str,
+        source: &'static str,
         what: &'static str,
-        of: fn(&Figure) -> Option<f64>,
+        read: fn(&Results, &Measure, &str) -> Option<f64>,
         quantity: &'static Quantity,
     ) -> Measure {
-        Measure { case, ours: None, call, what, of, quantity }
+        Measure { case, ours: None, source, what, read, quantity }
     }
 
     const fn by(self, ours: &'static str) -> Measure {
         Measure { ours: Some(ours), ..self }
     }
+
+    fn figure<'a>(&self, results: &'a Results, name: &str) -> Option<&'a Figure> {
+        results.figure(self.case, name, self.source)
+    }
+
+    fn reading<'a>(&self, results: &'a Results, name: &str) -> Option<&'a Reading> {
+        results.reading(self.case, name, self.source)
+    }
 }
 
-fn p50(figure: &Figure) -> Option<f64> {
-    Some(figure.series.summary().p50_ms)
+fn p50(results: &Results, measure: &Measure, name: &str) -> Option<f64> {
+    Some(measure.figure(results, name)?.series.summary().p50_ms)
 }
 
-fn p99(figure: &Figure) -> Option<f64> {
-    Some(figure.series.summary().p99_ms)
+fn p99(results: &Results, measure: &Measure, name: &str) -> Option<f64> {
+    Some(measure.figure(results, name)?.series.summary().p99_ms)
 }
 
-/// The plugin's processes and the daemon's part.
-fn cpu(figure: &Figure) -> Option<f64> {
-    figure.cpu.per_call_ms().map(|(plugins, daemon)| plugins + daemon)
+/// The plugin's processes of an ADD and a DEL, and the daemon's part of both and of all that follows them.
+fn whole_cpu(results: &Results, measure: &Measure, name: &str) -> Option<f64> {
+    let plugins = |case, call| Some(results.figure(case, name, call)?.cpu.per_call_ms()?.0);
+    let daemon = measure.reading(results, name).and_then(Reading::median).unwrap_or(0.0);
+    Some(plugins("add-one", "ADD")? + plugins("del-one", "DEL")? + daemon)
 }
 
 /// The plugins' processes at their most, and the daemon at its most.
-fn memory(figure: &Figure) -> Option<f64> {
-    let daemon = figure.daemon.map_or(0, |daemon| daemon.peak_kib);
-    figure.plugins_peak_kib.map(|plugins| (plugins + daemon) as f64 / 1024.0)
+fn memory(results: &Results, measure: &Measure, name: &str) -> Option<f64> {
+    let figure = measure.figure(results, name)?;
+    let kib = figure.plugins_peak_kib? + figure.daemon.map_or(0, |daemon| daemon.peak_kib);
+    (kib > 0).then_some(kib as f64 / 1024.0)
+}
+
+/// What a daemon keeps when nobody calls. A plugin without one keeps nothing.
+fn at_rest(results: &Results, measure: &Measure, name: &str) -> Option<f64> {
+    measure.reading(results, name).map_or(Some(0.0), Reading::max)
 }
 
 impl Comparison {
@@ -136,11 +158,12 @@ impl Comparison {
     ) -> Comparison {
         let line = |measure: &Measure| {
             let case = cases.iter().find(|case| case.name == measure.case)?;
-            let value = |name: &str| {
-                let value = (measure.of)(results.figure(measure.case, name, measure.call)?)?;
-                (value > 0.0).then_some(value)
-            };
+            let value = |name: &str| (measure.read)(results, measure, name);
             let ours = value(measure.ours.or_else(|| subjects.name_of(Role::Ours))?)?;
+            // Where it was not measured there is nothing to compare.
+            if ours <= 0.0 {
+                return None;
+            }
             let names = [Role::Reference, Role::Peer].into_iter().flat_map(|role| subjects.names_of(role));
             let other = |name: &str| {
                 let value = value(name)?;
@@ -179,6 +202,9 @@ impl Line {
     fn told(&self, name: &str) -> Option<String> {
         let other = self.others.iter().find(|other| other.subject == name)?;
         let Quantity { less, more, .. } = self.quantity;
+        if other.value <= 0.0 {
+            return Some(format!("{} {} {} against none", self.what, number(self.ours), self.unit));
+        }
         let (factor, word) =
             if other.factor >= 1.0 { (other.factor, less) } else { (1.0 / other.factor, more) };
         Some(format!("{} {} × {word}", self.what, number(factor)))
@@ -192,6 +218,21 @@ mod tests {
     use super::*;
     use crate::cases;
     use crate::process_cost::Memory;
+    use crate::results::Cpu;
+
+    fn of_the_node(results: &Results) -> Comparison {
+        let subjects = MeasuredSubjects::of(&[
+            ("ours", Role::Ours),
+            (OURS_WAITING, Role::OursWaiting),
+            ("debian", Role::Reference),
+            ("floor", Role::Floor),
+        ]);
+        Comparison::of(results, &subjects, &cases::chosen(&[], cases::Place::Node).unwrap(), true)
+    }
+
+    fn told(results: &Results) -> Vec<String> {
+        of_the_node(results).sentences()
+    }
 
     fn compared(ours_ms: u64, debian_ms: u64) -> Comparison {
         let mut results = Results::default();
@@ -203,12 +244,7 @@ mod tests {
         }
         let burst = results.figure_mut("burst-100", "ours", "ADD").unwrap();
         burst.saw_daemon(Some(Memory { rss_kib: 0, peak_kib: 3 * 1024 }));
-        let subjects = MeasuredSubjects::of(&[
-            ("ours", Role::Ours),
-            ("debian", Role::Reference),
-            ("floor", Role::Floor),
-        ]);
-        Comparison::of(&results, &subjects, &cases::chosen(&[], cases::Place::Node).unwrap(), true)
+        of_the_node(&results)
     }
 
     #[test]
@@ -219,6 +255,36 @@ mod tests {
         assert!(told.starts_with("Against debian: ADD 20.0 × faster; 8 ADDs at once 20.0 ×"), "{told}");
         // 20 MiB against 1 MiB of processes and 3 of the daemon.
         assert!(told.ends_with("8 ADDs at once 5.00 × less memory."), "{told}");
+    }
+
+    #[test]
+    fn the_verdict_says_when_a_del_is_answered_and_what_it_costs_to_wait_as_the_others_do() {
+        let mut results = Results::default();
+        for (subject, ms) in [("ours", 1), (OURS_WAITING, 20), ("debian", 30)] {
+            results.figure_mut("del-one", subject, "DEL").unwrap().series.record(Duration::from_millis(ms));
+        }
+        let wanted = "Against debian: DEL (answered when silent, the link goes later) 30.0 × faster; \
+                      DEL with `del: wait` (answered when the link is gone) 1.50 × faster.";
+        assert_eq!(told(&results), [wanted]);
+    }
+
+    #[test]
+    fn the_verdict_counts_what_a_daemon_does_after_its_answers_and_keeps_at_rest() {
+        let mut results = Results::default();
+        for (subject, ms) in [("ours", 1), ("debian", 20)] {
+            for (case, call) in [("add-one", "ADD"), ("del-one", "DEL")] {
+                let figure = results.figure_mut(case, subject, call).unwrap();
+                figure.series.record(Duration::from_millis(1));
+                // What the daemon has done so far is in the whole of it.
+                let (plugins, daemon) = (Duration::from_millis(ms), Duration::from_millis(1));
+                figure.cpu.add(Cpu { calls: 1, plugins, daemon });
+            }
+        }
+        results.read("del-one", "ours", one_at_a_time::WHOLE_CPU, "ms", 6.0);
+        results.read(idle::CASE, "ours", idle::RSS, "MiB", 11.7);
+        let told = told(&results).concat();
+        // 20 + 20 ms of processes against 1 + 1 and 6 of the daemon.
+        assert!(told.contains("ADD and DEL 5.00 × less CPU; at rest 11.7 MiB against none."), "{told}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bare_program;
 mod bench;
 mod case_size;
 mod cases;
@@ -162,6 +163,7 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     drop(subjects);
     let chosen = |name: &str| cases.iter().any(|c| c.name == name);
     results.figures.retain(|figure| chosen(figure.case));
+    results.readings.retain(|reading| chosen(reading.case));
     // A smoke test proves nothing about speed, so it is held against nothing.
     let verdicts = if options.quick { Vec::new() } else { targets::verdicts(&results, &measured) };
     let comparison = Comparison::of(&results, &measured, &cases, options.quick);

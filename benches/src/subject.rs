@@ -30,14 +30,19 @@ pub(crate) enum Role {
     Reference,
     /// A plugin that the command line names.
     Peer,
-    /// An empty program and the raw kernel calls, below which no plugin can be.
+    /// An empty static Rust program, which has the start of Rust's standard library, and the raw kernel calls.
     Floor,
-    /// The floor's program and calls, many at once. No bound: they queue in the kernel as they come, and a plugin that has an
-    /// order can be faster.
+    /// A program of three instructions and the raw kernel calls.
+    Bare,
+    /// The same, many at once. No bound: they queue in the kernel as they come, and a plugin that has an order can be faster.
     RawAtOnce,
 }
 
-/// The name of the floor where many of its calls are made at once.
+/// The name of ours with `del: wait`.
+pub(crate) const OURS_WAITING: &str = "ours-wait";
+/// The name of the program of three instructions and its kernel calls.
+pub(crate) const BARE: &str = "bare";
+/// The name of that where many of its calls are made at once.
 pub(crate) const RAW_AT_ONCE: &str = "raw-at-once";
 
 /// What is true when a DEL has been answered.
@@ -47,7 +52,7 @@ pub(crate) enum Removal {
     LinkGone,
     /// No address is left and the name is free; the link goes after.
     Silenced,
-    /// The name is free: the floor takes back what it gave, and nothing that came by itself.
+    /// The name is free: what is no plugin takes back what it gave, and nothing that came by itself.
     NameFree,
 }
 
@@ -62,7 +67,7 @@ pub(crate) struct Subject {
     pub(crate) binary: PathBuf,
     /// What its executable says about itself.
     pub(crate) version: String,
-    /// Its config; `None` for the floor.
+    /// Its config; `None` for what is no plugin.
     pub(crate) config: Option<Value>,
     /// Variables for its environment beside those of the specification.
     pub(crate) environment: Vec<(String, String)>,
@@ -79,7 +84,7 @@ pub(crate) struct Attachment {
     pub(crate) id: String,
     /// The pod that the interface is for.
     pub(crate) pod: Pod,
-    /// Number of this attachment in the run; the floor's addresses are made of it.
+    /// Number of this attachment in the run; addresses that no plugin has allocated are made of it.
     pub(crate) serial: u32,
     /// The answer of its ADD, which DEL gets as `prevResult`.
     pub(crate) result: Option<Vec<u8>>,
@@ -109,24 +114,24 @@ impl Subject {
     pub(crate) fn removal(&self) -> Removal {
         match self.role {
             Role::Ours => Removal::Silenced,
-            Role::Floor | Role::RawAtOnce => Removal::NameFree,
+            Role::Floor | Role::Bare | Role::RawAtOnce => Removal::NameFree,
             Role::OursWaiting | Role::Reference | Role::Peer => Removal::LinkGone,
         }
     }
 
-    /// True when its DEL takes the interface away: the floor's frees a name and an address, and no more.
-    pub(crate) fn detaches(&self) -> bool {
-        self.role != Role::Floor
+    /// False for a program that does nothing, after which the suite makes the kernel calls.
+    pub(crate) fn is_plugin(&self) -> bool {
+        !matches!(self.role, Role::Floor | Role::Bare)
     }
 
     /// Its name in tables of many calls at once.
     pub(crate) fn name_at_once(&self) -> &str {
-        if self.role == Role::Floor { RAW_AT_ONCE } else { &self.name }
+        if self.role == Role::Bare { RAW_AT_ONCE } else { &self.name }
     }
 
     /// Prepares a call with the subject's own config.
     pub(crate) fn job<'a>(&self, node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
-        let kernel_calls = (self.role == Role::Floor).then(|| floor_calls(node, verb, attachment));
+        let kernel_calls = (!self.is_plugin()).then(|| floor_calls(node, verb, attachment));
         Job { invocation: Some(self.invocation(verb, attachment, self.config.as_ref())), kernel_calls }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::subject::{RAW_AT_ONCE, Role, Subject};
+use crate::subject::{OURS_WAITING, RAW_AT_ONCE, Role, Subject};
 
 /// One subject that was measured, in the words of the report.
 #[derive(Debug, Clone, Serialize)]
@@ -34,22 +34,22 @@ impl MeasuredSubject {
 pub(crate) struct MeasuredSubjects(pub(crate) Vec<MeasuredSubject>);
 
 impl MeasuredSubjects {
-    /// Describes these subjects, ours with `del: wait`, and the floor many at once.
+    /// Describes these subjects, ours with `del: wait`, and the raw kernel calls many at once.
     pub(crate) fn describe(subjects: &[Subject]) -> MeasuredSubjects {
         let mut all: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
         let waiting = all.iter().find(|t| t.role == Role::Ours).cloned();
         all.extend(waiting.map(|ours| MeasuredSubject {
-            name: "ours-wait".to_owned(),
+            name: OURS_WAITING.to_owned(),
             role: Role::OursWaiting,
-            version: format!("{} (`del: wait`, in the case `silence`)", ours.version),
+            version: format!("{} (`del: wait`, in the cases of DELs)", ours.version),
             ..ours
         }));
-        let floor = all.iter().find(|t| t.role == Role::Floor).cloned();
-        all.extend(floor.map(|floor| MeasuredSubject {
+        let bare = all.iter().find(|t| t.role == Role::Bare).cloned();
+        all.extend(bare.map(|bare| MeasuredSubject {
             name: RAW_AT_ONCE.to_owned(),
             role: Role::RawAtOnce,
-            version: "the floor's calls, many at once and in no order: no bound".to_owned(),
-            ..floor
+            version: "the same, many at once and in no order: no bound".to_owned(),
+            ..bare
         }));
         MeasuredSubjects(all)
     }

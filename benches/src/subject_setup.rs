@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::bare_program;
 use crate::bench::{Waiting, WithSwitch};
 use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, DaemonPaths};
 use crate::network_config::{IFNAME, config, peer_config, pools, vf_config};
 use crate::node::MASTER;
 use crate::node_file_systems;
-use crate::subject::{RAW_AT_ONCE, Role, Subject, version_of};
+use crate::subject::{BARE, OURS_WAITING, RAW_AT_ONCE, Role, Subject, version_of};
 
 /// Why a subject cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -54,10 +55,10 @@ pub(crate) enum SubjectSetupError {
         /// What can be named instead.
         what: &'static str,
     },
-    /// A directory of the run could not be made, or one of a killed run could not be removed.
+    /// A directory of the run, or a program in it, could not be made, or one of a killed run could not be removed.
     #[error("{path}: {source}")]
     Directory {
-        /// The directory.
+        /// The directory or program.
         path: PathBuf,
         /// Why it could not be made or removed.
         #[source]
@@ -182,7 +183,9 @@ pub(crate) fn subjects(options: &Options, dirs: &RunDirectories) -> Result<Vec<S
         all.push(self::peer(options, &peer.name, Path::new(&peer.value), config, dirs)?);
     }
     if !options.leaves_out("floor") {
-        all.push(floor(options, format!("an empty program, and the kernel calls of an ADD on {MASTER}"))?);
+        let calls = format!("and the kernel calls of an ADD on {MASTER}");
+        all.push(floor(options, &calls)?);
+        all.push(bare(dirs, &calls)?);
     }
     if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
@@ -199,7 +202,7 @@ pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Su
         all.push(peer(options, &named.name, Path::new(&named.value), config.clone(), dirs)?);
     }
     if !options.leaves_out("floor") {
-        all.push(floor(options, "an empty program, and the kernel calls of an ADD and a DEL".to_owned())?);
+        all.push(floor(options, "and the kernel calls of an ADD and a DEL")?);
     }
     if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
@@ -208,7 +211,7 @@ pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Su
 pub(crate) fn waiting(options: &Options, dirs: &RunDirectories) -> Option<Waiting> {
     (!options.leaves_out("ours")).then(|| Waiting {
         daemon: absolute(&options.ours.join("fairleadd")),
-        paths: dirs.paths("ours-wait"),
+        paths: dirs.paths(OURS_WAITING),
     })
 }
 
@@ -223,8 +226,17 @@ pub(crate) fn with_switch(options: &Options, dirs: &RunDirectories) -> Option<Wi
 }
 
 fn check_names(options: &Options) -> Result<(), SubjectSetupError> {
-    const OWN: [&str; 8] =
-        ["ours", "ours-wait", "ours-ports", "ours-beside-ports", "debian", "newest", "floor", RAW_AT_ONCE];
+    const OWN: [&str; 9] = [
+        "ours",
+        OURS_WAITING,
+        "ours-ports",
+        "ours-beside-ports",
+        "debian",
+        "newest",
+        "floor",
+        BARE,
+        RAW_AT_ONCE,
+    ];
     for name in &options.without {
         if !["ours", "debian", "floor"].contains(&name.as_str()) {
             let what = "none of `ours`, `debian`, `floor`";
@@ -329,17 +341,30 @@ fn peer(
     })
 }
 
-fn floor(options: &Options, version: String) -> Result<Subject, SubjectSetupError> {
-    Ok(Subject {
-        name: "floor".to_owned(),
-        role: Role::Floor,
+fn floor(options: &Options, calls: &str) -> Result<Subject, SubjectSetupError> {
+    let binary = existing("floor", &options.empty, "`make build` makes it")?;
+    let program = "an empty static Rust program, with the standard library's start";
+    Ok(no_plugin("floor", Role::Floor, binary, format!("{program}, {calls}")))
+}
+
+fn bare(dirs: &RunDirectories, calls: &str) -> Result<Subject, SubjectSetupError> {
+    let binary = dirs.data.join(BARE);
+    bare_program::write(&binary)
+        .map_err(|source| SubjectSetupError::Directory { path: binary.clone(), source })?;
+    Ok(no_plugin(BARE, Role::Bare, binary, format!("a program of three instructions, {calls}")))
+}
+
+fn no_plugin(name: &str, role: Role, binary: PathBuf, version: String) -> Subject {
+    Subject {
+        name: name.to_owned(),
+        role,
         version,
-        binary: existing("floor", &options.empty, "`make build` makes it")?,
+        binary,
         config: None,
         environment: Vec::new(),
         daemon: None,
         interfaces: &[IFNAME],
-    })
+    }
 }
 
 /// The absolute path of a subject's executable.

@@ -1,12 +1,13 @@
 //! The targets of the project and what was measured against each.
 //!
-//! A target is met, missed by so much, or not measured (its case or its subject was left out): never silently met.
+//! A target is met, missed by so much, or not measured (its case or its subject was left out): never silently met. A figure that has
+//! none stands beside the one that it puts into perspective.
 //! Where there are several references the fastest counts.
 
 use serde::Serialize;
 
-use crate::node_cases::{standing, vhost_user};
-use crate::results::{Figure, Results};
+use crate::node_cases::{idle, one_at_a_time, standing, vhost_user};
+use crate::results::{Figure, Reading, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
 use crate::subject_descriptions::MeasuredSubjects;
@@ -22,6 +23,8 @@ pub(crate) enum State {
     Missed,
     /// There is no measurement to compare.
     NotMeasured,
+    /// There is a measurement, and no target.
+    NoTarget,
 }
 
 /// A target and what was measured.
@@ -46,28 +49,33 @@ pub(crate) enum Limit {
     AtMost(f64),
     /// The measurement must be this at least.
     AtLeast(f64),
+    /// The measurement is told, whatever it is.
+    NoTarget,
 }
 
 /// Holds a measurement against its bound.
 pub(crate) fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Verdict {
-    let (sign, bound) = match limit {
-        Limit::AtMost(bound) => ("≤", bound),
-        Limit::AtLeast(bound) => ("≥", bound),
+    let target = match limit {
+        Limit::AtMost(bound) => format!("≤ {}{unit}", number(bound)),
+        Limit::AtLeast(bound) => format!("≥ {}{unit}", number(bound)),
+        Limit::NoTarget => "–".to_owned(),
     };
     let missed = measured.and_then(|value| match limit {
         Limit::AtMost(bound) => (value > bound).then(|| (value / bound.max(1e-9) - 1.0) * 100.0),
         // Not `value < bound`: a number that is none is a miss too.
         Limit::AtLeast(bound) => (!value.ge(&bound)).then(|| (1.0 - value / bound) * 100.0),
+        Limit::NoTarget => None,
     });
     Verdict {
         figure: figure.to_owned(),
-        target: format!("{sign} {}{unit}", number(bound)),
+        target,
         measured: measured
             .map_or_else(|| "not measured".to_owned(), |value| format!("{}{unit}", number(value))),
-        state: match (measured, missed) {
-            (None, _) => State::NotMeasured,
-            (Some(_), None) => State::Met,
-            (Some(_), Some(_)) => State::Missed,
+        state: match (measured, limit, missed) {
+            (None, ..) => State::NotMeasured,
+            (Some(_), Limit::NoTarget, _) => State::NoTarget,
+            (Some(_), _, None) => State::Met,
+            (Some(_), _, Some(_)) => State::Missed,
         },
         missed_by_percent: missed,
     }
@@ -89,7 +97,9 @@ pub(crate) fn number(value: f64) -> String {
 pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [
-        view.one_at_a_time(),
+        view.add(),
+        view.del(),
+        view.daemon_cpu(),
         view.at_once(),
         view.under_del(),
         view.beside_standing_pods(),
@@ -128,22 +138,26 @@ impl View<'_> {
             .reduce(f64::min)
     }
 
-    fn one_at_a_time(&self) -> Vec<Verdict> {
+    fn add(&self) -> Vec<Verdict> {
         let ours = self.summary("add-one", Role::Ours, "ADD");
         let floor = self.summary("add-one", Role::Floor, "ADD");
         let reference = self.reference("add-one", "ADD", |s| s.p50_ms);
         let p50 = ours.map(|s| s.p50_ms);
+        let bare = self.p50("add-one", Role::Bare, "ADD");
         let tail = |s: Summary| s.p99_ms / s.p50_ms;
         let allowed = floor.map_or(2.0, |s| tail(s).max(2.0));
-        let del = self.summary("del-one", Role::Ours, "DEL").map(|s| s.p50_ms);
-        let spawn = self.summary("del-one", Role::Floor, "of it: spawn").map(|s| s.p50_ms);
-        let del_reference = self.reference("del-one", "DEL", |s| s.p50_ms);
         vec![
             verdict("ADD p50, one at a time", p50, Limit::AtMost(0.8), " ms"),
             verdict(
-                "the same against the floor",
+                "the same against the floor (an empty Rust program and the calls)",
                 ratio(p50, floor.map(|s| s.p50_ms)),
                 Limit::AtMost(1.5),
+                " ×",
+            ),
+            verdict(
+                "the same against a program of three instructions and the calls",
+                ratio(p50, bare),
+                Limit::NoTarget,
                 " ×",
             ),
             verdict("the same, faster than the reference", ratio(reference, p50), Limit::AtLeast(14.0), " ×"),
@@ -153,27 +167,51 @@ impl View<'_> {
                 Limit::AtMost(allowed),
                 " ×",
             ),
+        ]
+    }
+
+    fn del(&self) -> Vec<Verdict> {
+        let reference = self.reference("del-one", "DEL", |s| s.p50_ms);
+        let ours = self.p50("del-one", Role::Ours, "DEL");
+        let waiting = self.p50("del-one", Role::OursWaiting, "DEL");
+        let against_spawn = |role| ratio(ours, self.p50("del-one", role, "of it: spawn"));
+        vec![
             verdict(
-                "DEL p50, faster than the reference",
-                ratio(del_reference, del),
+                "DEL p50, answered when silent, faster than the reference",
+                ratio(reference, ours),
                 Limit::AtLeast(25.0),
                 " ×",
             ),
-            verdict("DEL p50 against a spawn alone", ratio(del, spawn), Limit::AtMost(2.6), " ×"),
             verdict(
-                "the daemon's CPU time of an ADD and a DEL",
-                self.daemon_cpu(),
-                Limit::AtMost(1.1),
-                " ms",
+                "DEL p50 with `del: wait`, faster than the reference",
+                ratio(reference, waiting),
+                Limit::AtLeast(1.0),
+                " ×",
+            ),
+            verdict(
+                "DEL p50 against a spawn alone (an empty Rust program)",
+                against_spawn(Role::Floor),
+                Limit::AtMost(2.6),
+                " ×",
+            ),
+            verdict(
+                "DEL p50 against a spawn alone (three instructions)",
+                against_spawn(Role::Bare),
+                Limit::NoTarget,
+                " ×",
             ),
         ]
     }
 
-    /// The daemon's milliseconds for one ADD and its DEL, one at a time.
-    fn daemon_cpu(&self) -> Option<f64> {
-        let of =
-            |case, what| self.figure(case, Role::Ours, what)?.cpu.per_call_ms().map(|(_, daemon)| daemon);
-        Some(of("add-one", "ADD")? + of("del-one", "DEL")?)
+    fn daemon_cpu(&self) -> Vec<Verdict> {
+        let ours = self.subjects.name_of(Role::Ours).unwrap_or_default();
+        let whole = self.results.reading("del-one", ours, one_at_a_time::WHOLE_CPU).and_then(Reading::median);
+        let of = |case, what| Some(self.figure(case, Role::Ours, what)?.cpu.per_call_ms()?.1);
+        let soon = of("add-one", "ADD").zip(of("del-one", "DEL")).map(|(add, del)| add + del);
+        vec![
+            verdict(one_at_a_time::WHOLE_CPU, whole, Limit::AtMost(1.1), " ms"),
+            verdict("the same until 2 ms after the two answers", soon, Limit::NoTarget, " ms"),
+        ]
     }
 
     fn beside_standing_pods(&self) -> Vec<Verdict> {
@@ -201,7 +239,7 @@ impl View<'_> {
         let raw = self.figure("burst-100", Role::RawAtOnce, "ADD");
         let p99 = add.map(|f| f.series.summary().p99_ms);
         let reference = self.reference("burst-100", "ADD", |s| s.p99_ms);
-        let del = self.figure("burst-100", Role::Ours, "DEL").and_then(Figure::rate);
+        let del = |role| self.figure("burst-100", role, "DEL").and_then(Figure::rate);
         let del_reference = self
             .subjects
             .names_of(Role::Reference)
@@ -210,7 +248,7 @@ impl View<'_> {
         vec![
             verdict("100 ADDs at once, rate", add.and_then(Figure::rate), Limit::AtLeast(1700.0), "/s"),
             verdict(
-                "the same against the rate of the floor's program and calls",
+                "the same against the rate of a program of three instructions and the calls",
                 ratio(add.and_then(Figure::rate), raw.and_then(Figure::rate)),
                 Limit::AtLeast(0.92),
                 " ×",
@@ -222,9 +260,15 @@ impl View<'_> {
                 " ×",
             ),
             verdict(
-                "100 DELs at once, rate over the reference",
-                ratio(del, del_reference),
+                "100 DELs at once, answered when silent, rate over the reference",
+                ratio(del(Role::Ours), del_reference),
                 Limit::AtLeast(11.0),
+                " ×",
+            ),
+            verdict(
+                "100 DELs at once with `del: wait`, rate over the reference",
+                ratio(del(Role::OursWaiting), del_reference),
+                Limit::AtLeast(1.0),
                 " ×",
             ),
         ]
@@ -241,7 +285,7 @@ impl View<'_> {
         ]
     }
 
-    /// The median of one call of the VF cases.
+    /// The median of one call.
     fn p50(&self, case: &str, role: Role, what: &str) -> Option<f64> {
         self.summary(case, role, what).map(|s| s.p50_ms)
     }
@@ -351,12 +395,12 @@ impl View<'_> {
         let ours = self.subjects.name_of(Role::Ours).unwrap_or_default();
         let failed = storm.map(|_| self.results.failures_of("storm-500", ours) as f64);
         let peak = storm.and_then(|f| f.daemon).map(|m| m.peak_kib as f64 / 1024.0);
-        let idle = |what| self.results.reading("idle", ours, what).and_then(|r| r.max());
+        let at_rest = |what| self.results.reading(idle::CASE, ours, what).and_then(Reading::max);
         vec![
             verdict("500 ADDs at once, failures", failed, Limit::AtMost(0.0), ""),
             verdict("the same, peak RSS of the daemon", peak, Limit::AtMost(16.0), " MiB"),
-            verdict("idle, CPU ticks", idle("CPU ticks"), Limit::AtMost(0.0), ""),
-            verdict("idle, RSS", idle("RSS"), Limit::AtMost(12.5), " MiB"),
+            verdict("idle, CPU ticks", at_rest("CPU ticks"), Limit::AtMost(0.0), ""),
+            verdict("idle, RSS", at_rest(idle::RSS), Limit::AtMost(12.5), " MiB"),
         ]
     }
 }
@@ -389,12 +433,24 @@ mod tests {
     #[test]
     fn a_target_without_a_number_is_not_measured_and_not_met() {
         let all = verdicts(&Results::default(), &MeasuredSubjects::default());
-        assert_eq!(all.len(), 20);
+        assert_eq!(all.len(), 25);
         assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
     }
 
     #[test]
-    fn the_daemons_processor_time_is_that_of_an_add_and_its_del() {
+    fn a_figure_without_a_target_is_told_and_neither_met_nor_missed() {
+        let v = verdict("x", Some(9.0), Limit::NoTarget, " ×");
+        assert_eq!((v.state, v.target.as_str(), v.measured.as_str()), (State::NoTarget, "–", "9.00 ×"));
+        assert_eq!(v.missed_by_percent, None);
+    }
+
+    fn told<'a>(all: &'a [Verdict], figure: &str) -> (State, &'a str) {
+        let of = |verdict: &&Verdict| verdict.figure == figure;
+        all.iter().find(of).map(|verdict| (verdict.state, verdict.measured.as_str())).unwrap()
+    }
+
+    #[test]
+    fn the_daemons_processor_time_is_judged_with_what_follows_the_answers() {
         let mut results = Results::default();
         for (case, what, ms) in [("add-one", "ADD", 6), ("del-one", "DEL", 3)] {
             let figure = results.figure_mut(case, "ours", what).unwrap();
@@ -402,10 +458,64 @@ mod tests {
             let (plugins, daemon) = (Duration::from_millis(50), Duration::from_millis(ms));
             figure.cpu.add(Cpu { calls: 10, plugins, daemon });
         }
-        let subjects = MeasuredSubjects::of(&[("ours", Role::Ours)]);
+        results.read("del-one", "ours", one_at_a_time::WHOLE_CPU, "ms", 1.2);
+        let all = verdicts(&results, &MeasuredSubjects::of(&[("ours", Role::Ours)]));
+        assert_eq!(told(&all, one_at_a_time::WHOLE_CPU), (State::Missed, "1.20 ms"));
+        assert_eq!(told(&all, "the same until 2 ms after the two answers"), (State::NoTarget, "0.900 ms"));
+    }
+
+    #[test]
+    fn a_del_is_held_against_the_reference_also_when_it_waits_as_that_one_does() {
+        let mut results = Results::default();
+        for (subject, ms) in [("ours", 1), ("ours-wait", 20), ("debian", 30)] {
+            results.figure_mut("del-one", subject, "DEL").unwrap().series.record(Duration::from_millis(ms));
+            let burst = results.figure_mut("burst-100", subject, "DEL").unwrap();
+            burst.series.record(Duration::from_millis(ms));
+            burst.rates.push(600.0 / f64::from(u32::try_from(ms).unwrap()));
+        }
+        let all = verdicts(
+            &results,
+            &MeasuredSubjects::of(&[
+                ("ours", Role::Ours),
+                ("ours-wait", Role::OursWaiting),
+                ("debian", Role::Reference),
+            ]),
+        );
+        for (figure, wanted) in [
+            ("DEL p50, answered when silent, faster than the reference", "30.0 ×"),
+            ("DEL p50 with `del: wait`, faster than the reference", "1.50 ×"),
+            ("100 DELs at once, answered when silent, rate over the reference", "30.0 ×"),
+            ("100 DELs at once with `del: wait`, rate over the reference", "1.50 ×"),
+        ] {
+            assert_eq!(told(&all, figure), (State::Met, wanted), "{figure}");
+        }
+    }
+
+    #[test]
+    fn the_targets_are_the_rust_programs_and_the_smallest_program_is_told_beside() {
+        let mut results = Results::default();
+        for (subject, add, spawn) in [("ours", 12, None), ("floor", 10, Some(4)), ("bare", 6, Some(3))] {
+            let mut record = |case, what, ms| {
+                let figure = results.figure_mut(case, subject, what).unwrap();
+                figure.series.record(Duration::from_millis(ms));
+            };
+            record("add-one", "ADD", add);
+            record("del-one", "DEL", add);
+            if let Some(spawn) = spawn {
+                record("del-one", "of it: spawn", spawn);
+            }
+        }
+        let subjects =
+            MeasuredSubjects::of(&[("ours", Role::Ours), ("floor", Role::Floor), ("bare", Role::Bare)]);
         let all = verdicts(&results, &subjects);
-        let cpu = all.iter().find(|verdict| verdict.figure.contains("CPU time")).unwrap();
-        assert_eq!((cpu.state, cpu.measured.as_str()), (State::Met, "0.900 ms"));
+        for (figure, wanted) in [
+            ("the same against the floor (an empty Rust program and the calls)", (State::Met, "1.20 ×")),
+            ("the same against a program of three instructions and the calls", (State::NoTarget, "2.00 ×")),
+            ("DEL p50 against a spawn alone (an empty Rust program)", (State::Missed, "3.00 ×")),
+            ("DEL p50 against a spawn alone (three instructions)", (State::NoTarget, "4.00 ×")),
+        ] {
+            assert_eq!(told(&all, figure), wanted, "{figure}");
+        }
     }
 
     #[test]

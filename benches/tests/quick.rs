@@ -58,7 +58,19 @@ fn all_cases_run_against_the_reference_and_the_floor_and_every_interface_is_righ
     assert!(figure("burst-100", "debian", "ADD")["plugins_peak_kib"].as_u64() > Some(0));
     let (whole, spawn) = (figure("del-one", "floor", "DEL"), figure("del-one", "floor", "of it: spawn"));
     assert!(whole["latency"]["min_ms"].as_f64() > spawn["latency"]["min_ms"].as_f64(), "{whole} {spawn}");
-    for limit in ["spawn alone, at once", "kernel calls alone, at once"] {
+    // The bare program is spawned in the place of the floor's, for the same calls.
+    assert_eq!(figure("add-one", "bare", "ADD")["latency"]["calls"], 4);
+    assert_eq!(figure("del-one", "bare", "of it: spawn")["latency"]["calls"], 4);
+    let subjects = report["subjects"].as_array().unwrap();
+    let path_of = |name: &str| subjects.iter().find(|s| s["name"] == name).unwrap()["path"].clone();
+    assert_eq!(path_of("raw-at-once"), path_of("bare"));
+    assert_ne!(path_of("floor"), path_of("bare"));
+    let mut rounds = report["rounds"].as_array().unwrap().iter();
+    let burst = rounds.find(|r| r["case"] == "burst-100").unwrap();
+    assert_eq!(burst["made"], 3, "debian's, that of the raw calls, and that of their limits: {burst}");
+    for limit in
+        ["spawn alone, at once", "kernel calls alone, at once", "spawn and kernel calls, at once (its ADD)"]
+    {
         let mut readings = report["readings"].as_array().unwrap().iter();
         let reading = readings.find(|r| r["case"] == "burst-100" && r["what"] == limit).unwrap();
         assert!(reading["values"][0].as_f64() > Some(0.0), "{reading}");
@@ -73,6 +85,30 @@ fn all_cases_run_against_the_reference_and_the_floor_and_every_interface_is_righ
         "{page}"
     );
     assert!(page.find("Every interface was verified") < page.find("<h2>"), "the verdict comes first");
+}
+
+#[test]
+fn what_a_daemon_does_after_its_answers_is_read_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("report.json");
+    let output = suite(&[
+        "--only=add-one",
+        "--only=del-one",
+        "--without=floor",
+        "--peer=busy=/usr/lib/cni/macvlan",
+        "--peer-daemon=busy=sh -c 'while :; do :; done'",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    let of_busy = figures.iter().filter(|f| f["subject"] == "busy");
+    let soon: f64 = of_busy.filter_map(|f| f["daemon_cpu_per_call_ms"].as_f64()).sum();
+    let readings = report["readings"].as_array().unwrap();
+    let [whole] = readings.as_slice() else { panic!("only what has a daemon is read: {readings:?}") };
+    assert!(whole["case"] == "del-one" && whole["subject"] == "busy", "{whole}");
+    assert!(soon > 0.0 && whole["values"][0].as_f64() > Some(soon), "{soon} {whole}");
 }
 
 #[test]

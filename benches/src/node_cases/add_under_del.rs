@@ -25,7 +25,7 @@ const CASE: &str = "add-under-del";
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            if bench.subjects[who].detaches() {
+            if bench.subjects[who].is_plugin() {
                 let counts = round >= settings.warmup;
                 until_one_counts(|| in_quiet(bench, who, settings, counts))?;
                 until_one_counts(|| under_del(bench, who, settings, counts))?;

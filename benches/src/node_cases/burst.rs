@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::ours_waiting;
 use crate::bench::{Bench, BenchError, Burst, together};
 use crate::case_size::CaseSize;
 use crate::foreign_cpu::Disturbance;
@@ -18,14 +19,16 @@ use crate::subject::{Attachment, Role, kernel_calls_alone};
 /// The reading of a daemon's memory in a burst.
 pub(crate) const WITH_ALL_STARTED: &str = "the daemon and all that it started, at most";
 
-/// The rate of as many empty programs at once.
+/// The rate of as many programs of three instructions at once.
 const SPAWN_ALONE: &str = "spawn alone, at once";
 /// The rate of as many kernel calls of an ADD at once, each by a thread that exists.
 const KERNEL_CALLS_ALONE: &str = "kernel calls alone, at once";
+/// The rate of both together.
+const SPAWN_AND_KERNEL_CALLS: &str = "spawn and kernel calls, at once (its ADD)";
 
 /// Runs `burst-100`.
 pub(crate) fn hundred(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
-    run(bench, settings, "burst-100")
+    ours_waiting::after_the_others(bench, |bench| run(bench, settings, "burst-100"))
 }
 
 /// Runs `storm-500`.
@@ -34,19 +37,22 @@ pub(crate) fn storm(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchE
 }
 
 fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(), BenchError> {
+    // The program that has least to do stands for all that are no plugins.
+    let called = (0..bench.subjects.len()).filter(|&who| bench.subjects[who].role != Role::Floor);
+    let called: Vec<usize> = called.collect();
     for round in 0..settings.warmup + settings.rounds {
-        for who in 0..bench.subjects.len() {
+        let counts = round >= settings.warmup;
+        for &who in &called {
             until_one_counts(|| {
                 let pods = bench.attachments(who, settings.at_once)?;
-                one_round(bench, case, who, pods, round >= settings.warmup)
+                one_round(bench, case, who, pods, counts)
             })?;
-            if bench.subjects[who].role == Role::Floor {
-                let pods = bench.attachments(who, settings.at_once)?;
-                limits(bench, case, who, pods, round >= settings.warmup)?;
+            if bench.subjects[who].role == Role::Bare {
+                until_one_counts(|| limits(bench, case, who, settings.at_once, counts))?;
             }
         }
     }
-    for who in 0..bench.subjects.len() {
+    for who in called {
         let pods = bench.attachments(who, settings.at_once)?;
         plugins_memory(bench, case, who, pods)?;
     }
@@ -109,20 +115,25 @@ fn record(
         // A burst of which some failed was faster than one that did all of its work.
         if right.len() == pods.len() {
             figure.rates.push(rate);
+            if subject.role == Role::Bare && verb == Verb::Add {
+                bench.results.read(case, subject.name_at_once(), SPAWN_AND_KERNEL_CALLS, "/s", rate);
+            }
         }
     }
     Ok(())
 }
 
-/// What bounds such a burst on this machine, whoever makes it: as many empty programs at once, and as many times the kernel calls of an ADD
-/// without a program.
+/// The two parts of such a burst alone: as many programs of three instructions at once, and as many times the kernel calls of an ADD
+/// without a program. False where others had the processors, so that it is not counted.
 fn limits(
     bench: &mut Bench,
     case: &'static str,
     who: usize,
-    pods: Vec<Attachment>,
+    count: usize,
     counts: bool,
-) -> Result<(), BenchError> {
+) -> Result<bool, BenchError> {
+    let pods = bench.attachments(who, count)?;
+    let round = bench.begin_round(Disturbance::StolenOrForeign)?;
     let subject = &bench.subjects[who];
     let spawns = pods.iter().map(|pod| subject.spawn_alone(Verb::Add, pod)).collect();
     let spawns = together(subject, spawns)?;
@@ -132,12 +143,14 @@ fn limits(
     for (what, burst) in [(SPAWN_ALONE, spawns), (KERNEL_CALLS_ALONE, calls)] {
         let whole = burst.done.iter().all(|done| done.as_ref().is_ok_and(|done| done.answer.success));
         if !whole {
-            bench.results.fail(case, &name, format!("{what}: a call of the floor failed"));
+            bench.results.fail(case, &name, format!("{what}: a call failed"));
         } else if counts {
             bench.results.read(case, &name, what, "/s", burst.rate());
         }
     }
-    bench.put_away(pods)
+    let is_kept = bench.end_round(case, round)?;
+    bench.put_away(pods)?;
+    Ok(is_kept)
 }
 
 /// The largest memory of all plugin processes of a burst together, sampled as fast as possible.

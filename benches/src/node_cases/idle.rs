@@ -7,7 +7,10 @@ use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
 use crate::process_cost;
 
-const CASE: &str = "idle";
+/// The case's name.
+pub(crate) const CASE: &str = "idle";
+/// The reading of a daemon's resident memory.
+pub(crate) const RSS: &str = "RSS";
 
 /// Runs `idle`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
@@ -32,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchErr
             let ticks = used.as_nanos() / process_cost::TICK.as_nanos();
             bench.results.read(CASE, name, "CPU ticks", "", ticks as f64);
             bench.results.read(CASE, name, "CPU of one core", "%", of_one_cpu * 100.0);
-            bench.results.read(CASE, name, "RSS", "MiB", memory.rss_kib as f64 / 1024.0);
+            bench.results.read(CASE, name, RSS, "MiB", memory.rss_kib as f64 / 1024.0);
         }
     }
     Ok(())

@@ -5,40 +5,32 @@
 //! links do not show there is a failure, not a zero.
 
 use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::ours_waiting;
 use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
-use crate::daemon::Daemon;
 use crate::foreign_cpu::Disturbance;
 use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
 use crate::round::until_one_counts;
-use crate::subject::{Attachment, Done, Role, Subject};
+use crate::subject::{Attachment, Done};
 
 /// The time after which a link counts as one that stays.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const CASE: &str = "silence";
 
-/// Runs `silence`, with a second daemon of ours that is configured with `del: wait`.
+/// Runs `silence`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
-    let waiting = waiting(bench)?;
-    let also = waiting.is_some();
-    bench.subjects.extend(waiting);
-    let outcome = rounds(bench, settings);
-    if also {
-        bench.subjects.pop();
-    }
-    outcome
+    ours_waiting::after_the_others(bench, |bench| rounds(bench, settings))
 }
 
 fn rounds(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            if bench.subjects[who].detaches() {
+            if bench.subjects[who].is_plugin() {
                 for kept in [true, false] {
                     let counts = round >= settings.warmup;
                     until_one_counts(|| one_round(bench, who, settings.at_once, kept, counts))?;
@@ -47,24 +39,6 @@ fn rounds(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
         }
     }
     bench.nothing_allocated(CASE)
-}
-
-/// Starts ours with `del: wait`, on the same network and allocations.
-fn waiting(bench: &Bench) -> Result<Option<Subject>, BenchError> {
-    let ours = bench.subjects.iter().find(|s| s.role == Role::Ours);
-    let (Some(ours), Some(waiting)) = (ours, &bench.waiting) else { return Ok(None) };
-    let paths = &waiting.paths;
-    let daemon = Daemon::start(&waiting.daemon, paths, "del: wait\n")?;
-    Ok(Some(Subject {
-        name: "ours-wait".to_owned(),
-        role: Role::OursWaiting,
-        binary: ours.binary.clone(),
-        version: ours.version.clone(),
-        config: ours.config.clone(),
-        environment: paths.environment(),
-        daemon: Some(Arc::new(daemon)),
-        interfaces: ours.interfaces,
-    }))
 }
 
 /// One burst of DELs until no link is left; false where the hypervisor had the processors meanwhile, so that it is not counted.

@@ -9,6 +9,7 @@
 use std::thread;
 use std::time::Duration;
 
+use super::ours_waiting;
 use crate::bench::{Bench, BenchError, CpuMark};
 use crate::case_size::CaseSize;
 use crate::foreign_cpu::Disturbance;
@@ -21,6 +22,11 @@ use crate::subject::{Attachment, Done, Subject};
 /// The number of calls in a row, after which the pods are put away.
 pub(crate) const SCORE: usize = 20;
 const PAUSE: Duration = Duration::from_millis(2);
+/// When an address is free again its attachment is still on record, for less than this.
+const RECORDED: Duration = Duration::from_millis(100);
+
+/// The reading of what a daemon's CPU clock has gone on by when nothing is left of any call, for each pod.
+pub(crate) const WHOLE_CPU: &str = "the daemon's CPU time of an ADD, a DEL and all that follows them";
 
 const ADD: &str = "add-one";
 const DEL: &str = "del-one";
@@ -40,16 +46,35 @@ const MACVLANS: Course = Course { add: ADD, del: DEL, pause: PAUSE };
 
 /// Runs `add-one` and `del-one`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
-    in_scores(settings.warmup + settings.calls, |first, count| {
-        let mut pods = Vec::new();
-        for who in 0..bench.subjects.len() {
-            pods.push(bench.attachments(who, count)?);
+    ours_waiting::after_the_others(bench, |bench| {
+        let before = bench.subjects.iter().map(CpuMark::now).collect::<Result<Vec<_>, _>>()?;
+        let mut pods_of_each = 0;
+        in_scores(settings.warmup + settings.calls, |first, count| {
+            let mut pods = Vec::new();
+            for who in 0..bench.subjects.len() {
+                pods.push(bench.attachments(who, count)?);
+            }
+            let is_kept = one_round(bench, &MACVLANS, &mut pods, first, settings.warmup)?;
+            bench.put_away(pods.into_iter().flatten().collect())?;
+            pods_of_each += count;
+            Ok(is_kept)
+        })?;
+        bench.nothing_allocated(DEL)?;
+        read_whole_cpu(bench, &before, pods_of_each)
+    })
+}
+
+/// Reads what each daemon has used since `before`, for each of its pods: those to warm up and those of disturbed rounds are among them.
+fn read_whole_cpu(bench: &mut Bench, before: &[CpuMark], pods_of_each: usize) -> Result<(), BenchError> {
+    thread::sleep(RECORDED);
+    let pods = u32::try_from(pods_of_each).unwrap_or(u32::MAX);
+    for (subject, before) in bench.subjects.iter().zip(before) {
+        let cpu = before.until(CpuMark::now(subject)?, pods);
+        if let (Some(_), Some((_, daemon))) = (&subject.daemon, cpu.per_call_ms()) {
+            bench.results.read(DEL, &subject.name, WHOLE_CPU, "ms", daemon);
         }
-        let is_kept = one_round(bench, &MACVLANS, &mut pods, first, settings.warmup)?;
-        bench.put_away(pods.into_iter().flatten().collect())?;
-        Ok(is_kept)
-    })?;
-    bench.nothing_allocated(DEL)
+    }
+    Ok(())
 }
 
 /// Makes rounds of [`SCORE`] calls until so many calls count, or too many rounds were disturbed. A round gets the number of its first
@@ -116,7 +141,7 @@ fn one_call(
     let job = subject.job(&bench.node, verb, attachment);
     let before = CpuMark::now(subject)?;
     let done = job.run();
-    // Within the pause the daemon does what it does off the answer's path: that is the call's cost too.
+    // Within the pause the daemon does most of what it does off the answer's path. What comes later is in `WHOLE_CPU`.
     thread::sleep(course.pause);
     let cpu = before.until(CpuMark::now(subject)?, 1);
     let done = match verb {

@@ -28,7 +28,7 @@ pub(crate) const MANY: &str = "ADD beside many";
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            if bench.subjects[who].detaches() {
+            if bench.subjects[who].is_plugin() {
                 let counts = round >= settings.warmup;
                 for (standing, what) in [(0, NONE), (settings.at_once, MANY)] {
                     let what = counts.then_some(what);

@@ -8,7 +8,7 @@ use crate::subject_descriptions::MeasuredSubjects;
 /// Ours, and ours with `del: wait`.
 const OURS: RGBColor = RGBColor(0, 114, 178);
 const OURS_WAITING: RGBColor = RGBColor(86, 180, 233);
-/// What is no plugin: the floor.
+/// What is no plugin.
 const FLOOR: RGBColor = RGBColor(120, 120, 120);
 /// References and peers in their order. With those above, colours that people who see colours differently can distinguish (Okabe
 /// and Ito).
@@ -27,7 +27,7 @@ pub(crate) fn of_subject(subjects: &MeasuredSubjects, name: &str) -> RGBColor {
             let position = others.position(|subject| subject.name == name).unwrap_or(0);
             OTHERS.iter().cycle().nth(position).copied().unwrap_or(FLOOR)
         }
-        Some(Role::Floor | Role::RawAtOnce) | None => FLOOR,
+        Some(Role::Floor | Role::Bare | Role::RawAtOnce) | None => FLOOR,
     }
 }
 
@@ -47,6 +47,7 @@ mod tests {
             ("debian", Role::Reference),
             ("floor", Role::Floor),
             ("multus", Role::Peer),
+            ("bare", Role::Bare),
             ("raw-at-once", Role::RawAtOnce),
         ]);
         let of = |name| css(of_subject(&subjects, name));
@@ -54,6 +55,6 @@ mod tests {
             (of("ours"), of("debian"), of("multus")),
             ("#0072b2".into(), "#d55e00".into(), "#009e73".into())
         );
-        assert_eq!(of("floor"), of("raw-at-once"));
+        assert_eq!([of("bare"), of("raw-at-once")], [of("floor"), of("floor")]);
     }
 }

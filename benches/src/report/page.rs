@@ -15,7 +15,7 @@ table{border-collapse:collapse;margin:.6rem 0;font-size:14px}td,th{padding:.2rem
 border-bottom:1px solid #e4e4e4}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}\
 h2{margin:2.2rem 0 .2rem;font-size:20px}th{white-space:nowrap}h2 code{font-size:13px;color:#777;font-weight:400}h3{margin:1rem 0 0}\
 .verdict{font-size:18px;margin:.3rem 0}.legend{margin:.4rem 0 0;font-size:14px}.legend span{margin-right:1.4rem;white-space:nowrap}\
-.legend i{color:#777}.met{color:#00704a}.missed{color:#b03a00;font-weight:600}.not-measured{color:#777}.about{color:#555}";
+.legend i{color:#777}.met{color:#00704a}.missed{color:#b03a00;font-weight:600}.not-measured,.no-target{color:#777}.about{color:#555}";
 
 /// Why the page could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +110,7 @@ fn targets(report: &Report, html: &mut String) -> Result<(), PageError> {
             State::Met => "met",
             State::Missed => "missed",
             State::NotMeasured => "not-measured",
+            State::NoTarget => "no-target",
         };
         row(
             html,

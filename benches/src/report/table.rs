@@ -115,13 +115,14 @@ fn verdicts(verdicts: &[Verdict], out: &mut impl Write) -> io::Result<()> {
     aligned(std::iter::once(&header).chain(&rows), out)
 }
 
-/// The word for a verdict: met, or missed by how much.
+/// The word for a verdict: met, missed by how much, or why neither.
 pub(crate) fn outcome(verdict: &Verdict) -> String {
     match (verdict.state, verdict.missed_by_percent) {
         (State::Met, _) => "met".to_owned(),
         (State::Missed, Some(by)) if by.is_finite() && by < 1e6 => format!("missed by {by:.0} %"),
         (State::Missed, _) => "missed".to_owned(),
         (State::NotMeasured, _) => "not measured".to_owned(),
+        (State::NoTarget, _) => "no target".to_owned(),
     }
 }
 
