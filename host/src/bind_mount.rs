@@ -9,7 +9,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -17,10 +17,14 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::files::paths_in;
+use crate::group_access;
 use crate::runtime_mounts::{have_this_process, of_first_process};
 
 /// More mounts than this lie at no path of ours, one over the other.
 const MOST: usize = 16;
+/// The mode of a directory of ours.
+const OWN: u16 = 0o700;
 
 /// The host's mounts.
 #[derive(Debug, Clone)]
@@ -35,23 +39,42 @@ impl BindMounts {
         BindMounts { host_root: host_root.to_owned() }
     }
 
-    /// Mounts a directory at `at`, which is made; what was mounted there goes. Both are paths as the host has them, and everything
-    /// above them is root's alone.
+    /// Mounts a directory at `at`, which is made; what was mounted there goes. Both are paths as the host has them, and nobody
+    /// but root may write above them.
     ///
     /// # Errors
     /// The kernel's; then nothing is mounted there.
     pub fn make(&self, directory: &Path, at: &Path) -> io::Result<()> {
         self.on_host(|| {
             unmount(at)?;
-            match DirBuilder::new().recursive(true).mode(0o700).create(at) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
+            make_directory(at)?;
             let made = mount_at(directory, at);
             made.inspect_err(|_| {
                 let _ = remove(at);
             })
         })
+    }
+
+    /// Makes a directory of the host for mounts that another program than one of root's is given: the members of a group may pass through
+    /// it, and nobody but root may do more.
+    ///
+    /// # Errors
+    /// The kernel's: its file system may know no such groups.
+    pub fn make_passable(&self, directory: &Path, group: u32) -> io::Result<()> {
+        self.on_host(|| {
+            make_directory(directory)?;
+            let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+            let opened = File::options().read(true).custom_flags(flags).open(directory)?;
+            group_access::let_pass(&opened, OWN, group)
+        })
+    }
+
+    /// What is in a directory of the host; nothing where it is not there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn entries(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        self.on_host(|| paths_in(directory))
     }
 
     /// Removes what is mounted at `at`, and the empty directory. That there is nothing is success.
@@ -71,7 +94,7 @@ impl BindMounts {
     }
 
     /// On a thread that ends: its mount namespace is the host's for good.
-    fn on_host(&self, work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+    fn on_host<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let Some(namespace) = self.other_namespace()? else { return work() };
         let inside = || {
             // A thread that shares its directory with others may enter none.
@@ -81,6 +104,14 @@ impl BindMounts {
         };
         thread::scope(|scope| scope.spawn(inside).join())
             .unwrap_or_else(|_| Err(io::Error::other("the thread among the host's mounts panicked")))
+    }
+}
+
+/// Makes a directory and those above it; one that is there is success.
+fn make_directory(at: &Path) -> io::Result<()> {
+    match DirBuilder::new().recursive(true).mode(OWN.into()).create(at) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -162,6 +193,8 @@ mod tests {
         mounts.make(&volume, &at).unwrap();
         fs::write(volume.join("file"), "the pod's").unwrap();
         assert_eq!(fs::read_to_string(at.join("file")).unwrap(), "the pod's");
+        assert_eq!(mounts.entries(&root.path().join("host")).unwrap(), [root.path().join("host/proc")]);
+        assert!(mounts.entries(&root.path().join("none")).unwrap().is_empty());
         mounts.remove(&at).unwrap();
         assert!(!at.exists());
         BindMounts::new(Path::new("/nowhere")).remove(&at).unwrap_err();

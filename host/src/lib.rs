@@ -5,7 +5,7 @@
 //! and fails at the one that a test names ([`double::FakeKernel`]).
 //!
 //! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`],
-//! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
+//! [`renewed_directory`], [`security_label`], [`group_access`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]) and the mounts that they see ([`runtime_mounts`]), this process itself ([`process`],
 //! [`scheduling`], [`memory`], [`capabilities`], and the order of its work in [`after_answer`]), NUMA nodes ([`topology`]), the
 //! kernel's messages ([`kernel_console`]) and what every crate above needs once ([`backoff`], [`blocking_threads`], [`failpoint`],
@@ -27,6 +27,7 @@ pub mod exec;
 pub mod failpoint;
 pub mod file_watch;
 pub mod files;
+pub mod group_access;
 mod hexadecimal;
 pub mod host_root;
 pub mod kernel_console;

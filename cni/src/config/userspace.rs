@@ -25,6 +25,8 @@ pub struct SharedDir {
     /// The key `host.vhost.socketfile`: the socket's name. Absent: the first twelve characters of the container's id, `-`, and the
     /// interface's name.
     pub socket: Option<String>,
+    /// The key `host.vhost.group`: the group that the switch is of, where that is not root's.
+    pub group: Option<String>,
 }
 
 /// What userspace-cni tells the pod of its side.
@@ -52,6 +54,7 @@ pub(super) fn parse(conf: &NetConf) -> Result<VhostUser, CniError> {
     let vlan = vlan.filter(|vlan| *vlan != 0).and_then(|vlan| u16::try_from(vlan).ok());
     let switch = switch(&host, bridge.as_ref(), name.as_deref(), vlan, mode)?;
     let socket = vhost.as_ref().map_or(Ok(None), |vhost| socket_name(vhost))?;
+    let group = vhost.as_ref().map_or(Ok(None), |vhost| vhost.text("group"))?;
     let base = fields.text("sharedDir")?;
     if let Some(base) =
         base.as_deref().filter(|base| !base.starts_with('/') || base.split('/').any(|p| p == ".."))
@@ -72,7 +75,7 @@ pub(super) fn parse(conf: &NetConf) -> Result<VhostUser, CniError> {
         max_tx_rate: None,
         max_rx_rate: None,
         mac: None,
-        place: Place::SharedDir(SharedDir { base, socket }),
+        place: Place::SharedDir(SharedDir { base, socket, group }),
         mount_path: None,
         container_side: Some(container_side(&fields, mode)?),
     })

@@ -89,9 +89,8 @@ fn without_ipam(conf: &str) -> String {
     tree.to_string()
 }
 
-/// The ports of our own switch that pods have and it has not, uplinks by which no frames pass, and ports of OVS whose pods it is not
-/// connected to. `is_told`: that it does not answer is
-/// said already.
+/// The ports of our own switch that pods have and it has not, uplinks by which no frames pass, and ports of OVS at whose sockets it has
+/// no running device. `is_told`: that it does not answer is said already.
 fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
     match get(socket, "/v1/vswitch-ports") {
         Ok(table) => listed(&table, is_told),
@@ -101,7 +100,7 @@ fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
 
 fn listed(table: &Value, is_told: bool) -> Vec<Finding> {
     let rows = |key: &str| table[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    let unconnected = rows("ovs").iter().filter_map(|row| port(row, "connected to OVS"));
+    let unconnected = rows("ovs").iter().filter_map(|row| port(row, "running in OVS"));
     let waiting = table["waiting"].as_u64().unwrap_or_default();
     match table["lacks"].as_str() {
         Some(lacks) if waiting > 0 && !is_told => {
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_of_ovs_without_a_connection_is_told_also_where_our_own_switch_is_not_there() {
+    fn a_port_of_ovs_without_a_running_device_is_told_also_where_our_own_switch_is_not_there() {
         let row = |reason: Value| json!({"config": {"name": "fl-1"}, "pod": "ran/du-0", "reason": reason});
         let ovs = json!([row(Value::Null), row("why".into())]);
         let own = [json!({"lacks": "it does not run", "waiting": 0}), json!({"ports": [], "uplinks": []})];
@@ -146,7 +145,7 @@ mod tests {
             table["ovs"] = ovs.clone();
             let told = listed(&table, false);
             assert_eq!(told.len(), 1, "{told:?}");
-            assert_eq!(told[0].seen, "port fl-1 of pod ran/du-0 is not connected to OVS: why");
+            assert_eq!(told[0].seen, "port fl-1 of pod ran/du-0 is not running in OVS: why");
         }
     }
 }

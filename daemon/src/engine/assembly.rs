@@ -228,6 +228,7 @@ fn ovs_of(settings: &Settings) -> OvsAccess {
     OvsAccess {
         is_configured: configured.is_some(),
         tls: configured.as_ref().and_then(OvsSettings::tls_files),
+        group: configured.as_ref().and_then(|ovs| ovs.group.clone()),
         database: configured.unwrap_or_default().database,
         node: name_of_node(settings),
     }

@@ -57,6 +57,9 @@ pub struct OvsSettings {
     /// PEM file of its key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub private_key: Option<PathBuf>,
+    /// The group that its processes are of, by name or number, where they are not root's: it may pass through to the sockets of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 impl OvsSettings {
@@ -69,8 +72,12 @@ impl OvsSettings {
         })
     }
 
-    /// What of it does not go together.
+    /// What of it cannot be, or does not go together.
     fn wrong(&self) -> Option<String> {
+        if self.group.as_deref() == Some("") {
+            let why = "group is empty: name that of ovs-vswitchd, or leave the key out where it is root's";
+            return Some(why.to_owned());
+        }
         let files = [&self.ca, &self.certificate, &self.private_key];
         let (named, relative) = (
             files.iter().filter(|file| file.is_some()).count(),
@@ -205,9 +212,14 @@ mod tests {
         let elsewhere = read("ovs: {database: 'unix:/opt/ovs/db.sock'}").unwrap();
         let written = serde_json::to_value(&elsewhere).unwrap();
         assert_eq!(written["ovs"]["database"], "unix:/opt/ovs/db.sock");
-        for wrong in
-            ["ovs: {database: 'tcp:10.0.0.1:6640'}", "ovs: {database: db.sock}", "ovs: {bridge: br0}"]
-        {
+        let of_group = read("ovs: {group: hugetlbfs}").unwrap();
+        assert_eq!(serde_json::to_value(&of_group).unwrap()["ovs"]["group"], "hugetlbfs");
+        for wrong in [
+            "ovs: {database: 'tcp:10.0.0.1:6640'}",
+            "ovs: {database: db.sock}",
+            "ovs: {bridge: br0}",
+            "ovs: {group: ''}",
+        ] {
             read(wrong).unwrap_err();
         }
     }

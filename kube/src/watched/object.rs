@@ -141,8 +141,11 @@ struct VolumeMount {
 impl PodSpec {
     fn shared_dir(self) -> Option<SharedDirVolume> {
         let volume = self.volumes.into_iter().flatten().find(|volume| volume.name == SHARED_DIR)?;
-        let mounts = self.containers.into_iter().flatten().filter_map(|container| container.volume_mounts);
-        let mount = mounts.flatten().find(|mount| mount.name == SHARED_DIR);
+        // As userspace-cni has it: a container's first mount of the volume, and of several containers the last one's.
+        let mut from_the_last = self.containers.into_iter().flatten().rev();
+        let mount = from_the_last.find_map(|container| {
+            container.volume_mounts?.into_iter().find(|mount| mount.name == SHARED_DIR)
+        });
         let (host_path, mount_path) =
             (volume.host_path.map(|host| host.path), mount.map(|mount| mount.mount_path));
         // The API server bounds neither, and no pod with a longer one starts.
@@ -262,6 +265,11 @@ mod tests {
             (known.host_path.as_deref(), known.mount_path.as_deref()),
             (Some("/run/app1"), Some("/sockets/"))
         );
+        let several = r#""containers":[{"volumeMounts":[{"name":"shared-dir","mountPath":"/first"}]},
+            {"volumeMounts":[{"name":"shared-dir","mountPath":"/last"},{"name":"shared-dir","mountPath":"/again"}]},
+            {"volumeMounts":[{"name":"x","mountPath":"/x"}]}]"#;
+        let known = of(&format!("{{{volumes},{several}}}")).unwrap();
+        assert_eq!(known.mount_path.as_deref(), Some("/last"));
         let known = of(r#"{"volumes":[{"name":"shared-dir","emptyDir":{}}]}"#).unwrap();
         assert_eq!((known.host_path, known.mount_path), (None, None));
         let long = format!(

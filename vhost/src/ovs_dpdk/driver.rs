@@ -88,7 +88,7 @@ pub struct PortView {
     pub ofport: Option<u16>,
     /// Why OVS cannot make it.
     pub error: Option<String>,
-    /// Whether the other end of its socket is there.
+    /// Whether OVS has a running device at its socket: an application that has started its port.
     pub connected: bool,
 }
 

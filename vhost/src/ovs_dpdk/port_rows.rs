@@ -178,7 +178,8 @@ pub(crate) fn interface_state(interface: &Row) -> InterfaceState {
     }
 }
 
-/// Whether the other end of the socket is there.
+/// Whether OVS has a running device at the socket: it writes `connected` once memory and rings are set up (`new_device`), so that of an
+/// application which is there and has not started its port is `disconnected`.
 pub(crate) fn connected(interface: &Row) -> bool {
     interface.entry("status", "status") == Some("connected")
 }

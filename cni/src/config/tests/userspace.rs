@@ -23,7 +23,7 @@ fn host(keys: &str) -> String {
 }
 
 fn shared(base: Option<&str>, socket: Option<&str>) -> Place {
-    Place::SharedDir(SharedDir { base: base.map(Into::into), socket: socket.map(Into::into) })
+    Place::SharedDir(SharedDir { base: base.map(Into::into), socket: socket.map(Into::into), group: None })
 }
 
 #[test]
@@ -63,7 +63,8 @@ fn a_vlan_a_shared_directory_and_a_sockets_name_are_taken() {
     let named = read(
         r#""host":{"engine":"ovs-dpdk","iftype":"vhostuser","vhost":{"mode":"client","group":"hugetlbfs","socketfile":"a-net1"}}"#,
     );
-    assert_eq!(named.place, shared(None, Some("a-net1")));
+    let of_group = SharedDir { base: None, socket: Some("a-net1".into()), group: Some("hugetlbfs".into()) };
+    assert_eq!(named.place, Place::SharedDir(of_group));
 }
 
 #[test]

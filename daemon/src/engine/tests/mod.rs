@@ -276,8 +276,10 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.engine = None;
         let mounts = BindMounts::new(Path::new("/"));
-        for at in std::fs::read_dir(self.dir.path().join("run/ovs")).into_iter().flatten().flatten() {
-            let _ = mounts.remove(&at.path());
+        for directory in ["run/ovs", "run-ovs"] {
+            for at in std::fs::read_dir(self.dir.path().join(directory)).into_iter().flatten().flatten() {
+                let _ = mounts.remove(&at.path());
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! userspace-cni's configurations: a database server that plays OVS, the real mounts and files, and a cluster in memory.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use fairlead_vhost::ovs_dpdk::PortName;
 use fairlead_vhost::ovs_dpdk::fake_server::FakeServer;
 use serde_json::{Value, json};
 
+use super::ovs_ports::as_member;
 use super::vhost_user::{connect, switch};
 use super::*;
 
@@ -235,6 +237,48 @@ fn without_a_volume_the_socket_is_in_a_directory_of_the_containers_own_with_the_
     node.call(Command::Del, &own).unwrap();
     assert!(ports.names().is_empty() && fs::read_dir(&theirs).unwrap().count() == 1);
     drop(kept);
+}
+
+#[test]
+fn a_group_of_ovs_is_let_into_the_containers_own_directory_and_one_that_is_not_the_nodes_is_refused() {
+    let mut node = Node::new();
+    let server = node.ovs();
+    let of_group = |group: &str| {
+        config("").replace(
+            r#""vhost":{"mode":"client"}"#,
+            &format!(r#""vhost":{{"mode":"client","group":"{group}"}}"#),
+        )
+    };
+    // The machine's own, in which the mounts are made, and that of the host's root.
+    let base = node.rig.dir.path().join("shared");
+    fs::create_dir_all(base.join(BEGIN)).unwrap();
+    let with_base = |group: &str| {
+        let text = of_group(group);
+        format!(r#"{},"sharedDir":"{}"}}"#, text.strip_suffix('}').unwrap(), base.display())
+    };
+    let refused = |node: &Node, group: &str| {
+        let refused = node.call(Command::Add, &with_base(group)).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidConfig, "{refused}");
+        assert!(refused.msg.contains("host.vhost.group is"), "{refused}");
+    };
+    // An OVS of root's, as the node says nothing of it.
+    for group in ["root", "hugetlbfs"] {
+        node.call(Command::Add, &with_base(group)).unwrap();
+        node.call(Command::Del, &with_base(group)).unwrap();
+    }
+    node.rig.with_ovs_of_a_group();
+    refused(&node, "users");
+    for group in ["70001", "root", "hugetlbfs"] {
+        node.call(Command::Add, &with_base(group)).unwrap();
+        let own = node.on_host(base.to_str().unwrap()).join(BEGIN);
+        let looks = |group| {
+            let path = own.join("none");
+            as_member(group, move || fs::metadata(path)).unwrap_err().kind()
+        };
+        assert_eq!((looks(70_001), looks(70_002)), (ErrorKind::NotFound, ErrorKind::PermissionDenied));
+        node.call(Command::Del, &with_base(group)).unwrap();
+        assert!(!own.exists() && server.ports() == ["br-4"]);
+    }
 }
 
 #[test]

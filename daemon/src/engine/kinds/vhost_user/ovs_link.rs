@@ -5,24 +5,33 @@
 //!
 //! The driver is started when a port is first asked for, and at once where the configuration has a section for it or a record has a port of
 //! it: most nodes have no OVS.
+//!
+//! The run directory is root's alone, and much in it is safe for that reason only. So an OVS of another user has the mounts beside it, in a
+//! directory that its group may pass through.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{BindMounts, HostRoot, failpoint};
+use fairlead_host::{BindMounts, HostRoot, failpoint, group_access};
 use fairlead_vhost::ovs_dpdk::{
     DatabaseAddress, Limits, Options, OvsDpdk, OvsError, PortName, PortSpec, PortView, Reconciled, TlsFiles,
+    VhostSocket,
 };
 use parking_lot::{Mutex, RwLock};
 
 use super::socket_dir::unusable;
+use crate::engine::errors;
 use crate::engine::kinds::Checked;
 
 /// The directories of sockets as OVS sees them, in the run directory.
 const DIRECTORY: &str = "ovs";
+/// The same for an OVS that is not root's: what is added to the path of the run directory.
+const BESIDE_RUN_DIR: &str = "-ovs";
 /// So long a connection to the database that was lost is waited for.
 const CONNECTS: Duration = Duration::from_millis(500);
 /// The same for STATUS: a runtime's call takes the daemon itself for hung when it has no answer after some 95 ms, of which a switch of our
@@ -40,6 +49,8 @@ pub(crate) struct OvsAccess {
     pub(crate) tls: Option<TlsFiles>,
     /// The configuration has a section for it.
     pub(crate) is_configured: bool,
+    /// The group that its processes are of, by name or number, where they are not root's.
+    pub(crate) group: Option<String>,
     /// This node's name: ports with it are ours, beside those on record.
     pub(crate) node: String,
 }
@@ -48,7 +59,8 @@ pub(crate) struct OvsAccess {
 pub(super) struct OvsLink {
     access: OvsAccess,
     root: Arc<HostRoot>,
-    directory: PathBuf,
+    in_run_dir: PathBuf,
+    beside_run_dir: PathBuf,
     mounts: BindMounts,
     driver: Mutex<Option<Arc<OvsDpdk>>>,
     /// When STATUS last waited for the database in vain.
@@ -60,25 +72,26 @@ pub(super) struct OvsLink {
 impl OvsLink {
     pub(super) fn new(access: OvsAccess, root: Arc<HostRoot>, run_dir: &Path) -> OvsLink {
         let mounts = BindMounts::new(&root.seen_at(Path::new("/")));
-        let directory = run_dir.join(DIRECTORY);
+        let in_run_dir = run_dir.join(DIRECTORY);
+        let mut name = run_dir.file_name().unwrap_or_default().to_owned();
+        name.push(BESIDE_RUN_DIR);
+        let beside_run_dir = run_dir.with_file_name(name);
         let (driver, unreachable, turn) = (Mutex::default(), Mutex::default(), RwLock::default());
-        OvsLink { access, root, directory, mounts, driver, unreachable, turn }
+        OvsLink { access, root, in_run_dir, beside_run_dir, mounts, driver, unreachable, turn }
     }
 
     /// The socket of a port, as OVS is told of it.
     pub(super) fn socket(&self, port: &PortName, name: &str) -> PathBuf {
-        self.mount_of(port).join(name)
-    }
-
-    fn mount_of(&self, port: &PortName) -> PathBuf {
-        self.directory.join(port.as_str())
+        self.directory().join(port.as_str()).join(name)
     }
 
     /// Makes a port whose socket is, or will be, in this directory of the host. What was there of it before is replaced.
     pub(super) fn add(&self, spec: &PortSpec, directory: &Path) -> Result<(), CniError> {
         let _turn = self.turn.read();
         let driver = self.driver()?;
-        self.mounts.make(directory, &self.mount_of(&spec.name)).map_err(|e| unusable(directory, &e))?;
+        if let Some(mount) = mount_of(spec) {
+            self.make_mount(directory, mount)?;
+        }
         failpoint::pass("add.socket");
         driver.add_port(spec.clone()).map(drop).map_err(|e| told(&e))
     }
@@ -94,8 +107,50 @@ impl OvsLink {
             Err(error) => return Err(told(&error)),
         }
         failpoint::pass("del.unserved");
-        let mount = self.mount_of(&spec.name);
-        self.mounts.remove(&mount).map_err(|e| unusable(&mount, &e))
+        let Some(mount) = mount_of(spec) else { return Ok(()) };
+        self.mounts.remove(mount).map_err(|e| unusable(mount, &e))
+    }
+
+    fn make_mount(&self, directory: &Path, mount: &Path) -> Result<(), CniError> {
+        if let Some(group) = self.group()? {
+            let made = self.mounts.make_passable(&self.beside_run_dir, group);
+            made.map_err(|e| closed_to_ovs(&self.beside_run_dir, &e))?;
+        }
+        self.mounts.make(directory, mount).map_err(|e| unusable(directory, &e))
+    }
+
+    /// Lets OVS into a directory of this mode that was made for a container.
+    pub(super) fn let_in(&self, directory: &OwnedFd, path: &Path, mode: u16) -> Result<(), CniError> {
+        let Some(group) = self.group()? else { return Ok(()) };
+        group_access::let_pass(directory, mode, group).map_err(|e| closed_to_ovs(path, &e))
+    }
+
+    /// Refuses a configuration for an OVS of another group than this node's: it would never be connected. Where the node names none, OVS is
+    /// root's, and may be whatever the configuration says.
+    pub(super) fn must_be_of(&self, group: &str) -> Result<(), CniError> {
+        let Some(own) = &self.access.group else { return Ok(()) };
+        // To root every directory is open.
+        if ["root", "0"].contains(&group) || self.number_of(group).ok() == Some(self.number_of(own)?) {
+            return Ok(());
+        }
+        let msg = format!("host.vhost.group is {group:?}, and this node's vhostUser.ovs.group is {own:?}");
+        Err(CniError::new(Code::InvalidConfig, msg)
+            .with("name the group of ovs-vswitchd in both; where that is root's, in neither"))
+    }
+
+    /// The number of the group of an OVS that is not root's.
+    fn group(&self) -> Result<Option<u32>, CniError> {
+        self.access.group.as_deref().map(|group| self.number_of(group)).transpose()
+    }
+
+    fn number_of(&self, group: &str) -> Result<u32, CniError> {
+        let host = HostRoot::whole(&self.root.seen_at(Path::new("/")));
+        let number = group_access::number_of(&host, group)
+            .map_err(|e| errors::file("the node's file of groups", &e, Code::Io, "make it a file of text"))?;
+        number.ok_or_else(|| {
+            CniError::new(Code::InvalidConfig, format!("the node has no group {group:?}"))
+                .with("vhostUser.ovs.group is the name or the number of the group of ovs-vswitchd")
+        })
     }
 
     /// CHECK: OVS has the port, as it was asked for.
@@ -118,7 +173,15 @@ impl OvsLink {
 
     /// The directory that `ovs-vswitchd` has to see, with the mounts that are made in it.
     pub(super) fn directory(&self) -> &Path {
-        &self.directory
+        if self.access.group.is_some() { &self.beside_run_dir } else { &self.in_run_dir }
+    }
+
+    /// As whom `ovs-vswitchd` has access to it.
+    pub(super) fn has_access(&self) -> String {
+        match &self.access.group {
+            Some(group) => format!("is root's or of the group {group}"),
+            None => "is root's (if not, name its group in vhostUser.ovs.group)".to_owned(),
+        }
     }
 
     /// Why no port can be made in the bridge just now, for an ADD: a connection that was lost is waited for. `is_made`: a bridge that is
@@ -149,7 +212,7 @@ impl OvsLink {
     /// How often there was a connection to the database; `None`: nothing is to be done there. `has_ports`: some record has a port of it.
     pub(super) fn connections(&self, has_ports: bool) -> Option<u64> {
         let is_started = self.driver.lock().is_some();
-        if !is_started && !self.access.is_configured && !self.directory.exists() && !has_ports {
+        if !is_started && !self.access.is_configured && !self.in_run_dir.exists() && !has_ports {
             return None;
         }
         let driver = self.driver().ok()?;
@@ -162,11 +225,19 @@ impl OvsLink {
         let owned = owned();
         let reconciled = self.driver()?.reconcile(&owned).map_err(|e| told(&e))?;
         let is_owned = |name: &str| owned.iter().any(|spec| spec.name.as_str() == name);
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if !entry.file_name().to_str().is_some_and(is_owned)
-                && let Err(error) = self.mounts.remove(&entry.path())
-            {
-                tracing::warn!(path = %entry.path().display(), %error, "a mount that no port has stays");
+        // A port keeps its mount when the group changes.
+        for directory in [&self.in_run_dir, &self.beside_run_dir] {
+            let mounts = self.mounts.entries(directory).unwrap_or_else(|error| {
+                tracing::warn!(directory = %directory.display(), %error, "mounts that no port has stay");
+                Vec::new()
+            });
+            for mount in mounts {
+                let name = mount.file_name().and_then(OsStr::to_str);
+                if !name.is_some_and(is_owned)
+                    && let Err(error) = self.mounts.remove(&mount)
+                {
+                    tracing::warn!(path = %mount.display(), %error, "a mount that no port has stays");
+                }
             }
         }
         Ok(reconciled)
@@ -197,6 +268,20 @@ impl OvsLink {
         *driver = Some(Arc::clone(&started));
         Ok(started)
     }
+}
+
+/// Where the directory of a port's socket is mounted for OVS; as it is on record, whatever the configuration says by now.
+fn mount_of(spec: &PortSpec) -> Option<&Path> {
+    match &spec.socket {
+        VhostSocket::PodListens(socket) => socket.parent(),
+        VhostSocket::OvsListens => None,
+    }
+}
+
+/// The error of a directory to which the group of OVS cannot be given access.
+fn closed_to_ovs(directory: &Path, error: &io::Error) -> CniError {
+    let what = format!("the directory {}, which OVS's group is to pass through,", directory.display());
+    errors::file(what, error, Code::Io, "its file system must have access control lists (acl(5))")
 }
 
 /// Why OVS does not serve a port that it has; `None` where it does.

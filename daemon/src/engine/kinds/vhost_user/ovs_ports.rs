@@ -110,7 +110,7 @@ impl VhostUserServices {
         }
     }
 
-    /// The ports of OVS that pods have, as the operator sees them: whether OVS is connected to the pod's socket, or why it is not.
+    /// The ports of OVS that pods have, as the operator sees them: whether OVS has a running device at the socket, or why it has none.
     pub(super) fn ovs_table(&self) -> Value {
         let mut attached = self.store.all();
         attached.retain(|a| a.phase == Phase::Attached && spec_of_ovs(a).is_some());
@@ -133,7 +133,7 @@ impl VhostUserServices {
         attached.iter().filter_map(|attachment| row(attachment)).collect()
     }
 
-    /// Why OVS, with these ports, is not connected to the socket of a pod; `None` where it is.
+    /// Why OVS, with these ports, has no running device at the socket of a pod; `None` where it has one.
     fn why_unconnected(
         &self,
         record: &VhostUserRecord,
@@ -151,9 +151,11 @@ impl VhostUserServices {
         }
         Some(match self.has_socket(record) {
             Ok(true) => format!(
-                "the pod's socket {} is there, and OVS is not connected to it: see that its application listens, that ovs-vswitchd is \
-                 root's, and that it sees {} (in a container: mountPropagation HostToContainer)",
+                "the pod's socket {} is there, and OVS has no running device at it: the application has not started its port, or shares no \
+                 memory (QEMU: share=on, huge pages); or OVS does not reach the socket: see that the application listens, that \
+                 ovs-vswitchd {}, and that it sees {} (in a container: mountPropagation HostToContainer)",
                 record.host_path(),
+                self.ovs.has_access(),
                 self.ovs.directory().display()
             ),
             _ => self.why_missing(record),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::config::VhostUser as Config;
 use fairlead_cni::config::userspace::SharedDir;
-use fairlead_cni::config::vhost_user::{Mode, Place};
+use fairlead_cni::config::vhost_user::{Mode, Place, Switch};
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::{PodRef, SharedDirVolume, Wait};
 
@@ -23,7 +23,7 @@ const VOLUME: &str = "shared-dir";
 /// So long a pod that the API has not told of is waited for.
 const POD_SEEN: Duration = Duration::from_secs(2);
 /// The rights of a container's own directory, as userspace-cni makes it.
-const OWN: u32 = 0o750;
+const OWN: u16 = 0o750;
 
 /// The beginning of a container's id, by which userspace-cni calls its files.
 pub(super) fn container_begin(container: &str) -> String {
@@ -37,6 +37,9 @@ pub(crate) fn find(
     request: &AttachmentRequest<'_>,
 ) -> Result<VhostUser, NotAttached> {
     let Place::SharedDir(shared) = &wanted.config.place else { return Ok(wanted.clone()) };
+    if let (Switch::OvsDpdk(_), Some(group)) = (&wanted.config.switch, &shared.group) {
+        kinds.vhost_user.ovs.must_be_of(group).map_err(NotAttached::by_code)?;
+    }
     let found = kinds.vhost_user.shared_dir(shared, &wanted.config, request);
     Ok(VhostUser { found: Some(found.map_err(NotAttached::by_code)?), ..wanted.clone() })
 }
@@ -104,11 +107,12 @@ impl VhostUserServices {
     pub(super) fn make_own_directory(&self, record: &VhostUserRecord) -> Result<(), CniError> {
         let Some(base) = &record.own_directory_in else { return Ok(()) };
         let (root, directory) = (&self.places.root, Path::new(&record.directory));
-        root.make_directory(Path::new(base))
-            .and_then(|_| root.make_one_directory(directory, OWN))
+        let own = root
+            .make_directory(Path::new(base))
+            .and_then(|_| root.make_one_directory(directory, OWN.into()))
             .and_then(|()| self.open_of(record))
-            .map(drop)
-            .map_err(|e| unusable(directory, &e))
+            .map_err(|e| unusable(directory, &e))?;
+        if record.ovs.is_some() { self.ovs.let_in(&own, directory, OWN) } else { Ok(()) }
     }
 
     /// Removes it, unless another interface of the container has it, too, or somebody has put something there.

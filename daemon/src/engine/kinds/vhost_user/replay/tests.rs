@@ -29,7 +29,7 @@ fn services(dir: &Path) -> VhostUserServices {
     let root = Arc::new(HostRoot::new(dir.to_owned()));
     let places = SocketPlaces { root, kubelet: PathBuf::from("/var/lib/kubelet") };
     let database = DatabaseAddress::default();
-    let ovs = OvsAccess { database, tls: None, is_configured: false, node: "node".to_owned() };
+    let ovs = OvsAccess { database, tls: None, is_configured: false, group: None, node: "node".to_owned() };
     let kernel: Arc<dyn Kernel> = Arc::new(FakeKernel::new());
     let machine = (kernel, Inventory::new(&dir.join("sys")));
     VhostUserServices::new(places, pools, store, dir, ovs, machine, None)
