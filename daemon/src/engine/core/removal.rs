@@ -76,10 +76,7 @@ impl Core {
             Undone::Whole => return Ok(()),
             Undone::AwaitsCarrier(why) => (why, "a VF is home, and waits for the carrier of its NIC"),
             Undone::Quarantined { why, .. } => (why, "a VF is home, and is nobody's before it is clean"),
-            Undone::Away(why) => (
-                why,
-                "what was lent to a pod is not there: it stays on record while the pod's namespace lives",
-            ),
+            Undone::Away(why) => (why, "what was lent to a pod cannot be had yet: it stays on record"),
         };
         tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
             ifname = %attachment.key.ifname, error = %why, waits);
@@ -193,7 +190,7 @@ impl Core {
     fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Undone, CniError> {
         let undone = self.undo_link(attachment, reach)?;
         match &undone {
-            // A link that the pod has hidden may answer for its addresses: they stay taken.
+            // A link that the pod has hidden, or that its VM still drives, may answer for its addresses: they stay taken.
             Undone::Away(_) => {
                 self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
             }

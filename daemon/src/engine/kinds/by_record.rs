@@ -98,7 +98,7 @@ impl Kinds {
     }
 
     /// Takes the attachment's link down for good, or restores what it was made of. From the record alone; it may be begun again
-    /// at any step. What waits for a carrier, or is hidden by its pod, is left and said.
+    /// at any step. What waits for a carrier, is hidden by its pod or driven by a process is left and said.
     pub(crate) fn undo(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Undone, CniError> {
         let removing = |e: NetError| {
             let doing = format!("removing {:?}", attachment.key.ifname);

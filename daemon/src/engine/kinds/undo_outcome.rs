@@ -27,8 +27,8 @@ pub(crate) enum Undone {
         /// The same as a sentence, with the remedy.
         why: CniError,
     },
-    /// The link is in no namespace that can be looked into. Its pod lives, and may have hidden it: all that the attachment holds stays
-    /// held until the link is found, or its namespace has ended.
+    /// The link cannot be had yet: a pod that lives may have hidden it, in a namespace that cannot be looked into, or a process drives its
+    /// VF. All that the attachment holds stays held until the link is found, its namespace has ended, or the process lets go.
     Away(CniError),
 }
 

@@ -1,7 +1,8 @@
 //! VFs on their way home on a kernel in memory: whatever lies in it, and who waits for them.
 
 use fairlead_cni::Code;
-use fairlead_host::{Kind, NetKernel, Op, SetLink};
+use fairlead_host::double::KernelRequest;
+use fairlead_host::{IommuGroup, Kind, NetKernel, Op, SetLink};
 
 use super::vf::{TAGGED, config, forget_index};
 use super::*;
@@ -135,4 +136,67 @@ fn a_vf_that_the_kernel_moved_under_its_own_name_is_found_by_its_address_and_nob
     let mut pod = rig.kernel.pod(POD.as_ref()).unwrap();
     assert_eq!(pod.link_by_name("net1").unwrap().map(|link| link.index), Some(other));
     assert_eq!(pod.links().unwrap().len(), 2, "lo and that one");
+}
+
+#[test]
+fn a_vf_whose_vm_outlives_the_del_is_nobody_elses_until_its_settings_are_given_back() {
+    type End = fn(&Rig);
+    let ends: End = |rig| rig.kernel.set_group(GROUP - 1, IommuGroup::Free);
+    let is_bound_back: End = |rig| {
+        rig.kernel.set_group(GROUP - 1, IommuGroup::Free);
+        rig.kernel.drive(VF, Some("igbvf")).unwrap();
+    };
+    for (end, comes_home, restarted) in
+        [(ends, false, false), (ends, false, true), (is_bound_back, true, false), (is_bound_back, true, true)]
+    {
+        let mut rig = Rig::new();
+        rig.call_settings.vf_wait = Duration::from_millis(50);
+        rig.restart();
+        let (settings, home) = (rig.settings(), rig.at_home());
+        let given = config(&format!(
+            r#"{TAGGED},"trust":"on","mac":"02:00:00:00:00:77","ipam":{{"type":"host-local","ranges":[[{{"subnet":"10.1.0.0/24"}}]]}}"#
+        ));
+        rig.add(&given).unwrap();
+        let of_pod = rig.settings();
+        // The runtime has given the VF to the pod's VM, which is still there when the sandbox goes.
+        rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
+        rig.kernel.set_group(GROUP - 1, IommuGroup::InUse);
+        rig.kernel.forget_calls();
+        rig.del(&given).unwrap();
+        rig.kernel.kill_namespace(POD);
+        rig.kernel.add_namespace(POD);
+        if restarted {
+            rig.restart();
+        }
+        rig.reap();
+        rig.del(&given).unwrap();
+        let gc = format!(r#"{},"cni.dev/valid-attachments":[]}}"#, given.strip_suffix('}').unwrap());
+        rig.call(rig.request(Command::Gc, "", &gc)).unwrap();
+        let refused = rig.call(rig.request(Command::Add, "c2", &config(""))).unwrap_err();
+        let says = "it has not come home from its last pod yet: VF 0000:21:10.0 is in use: a process has its IOMMU group 20 open";
+        assert!(refused.code == Code::TryAgain && refused.msg.contains(says), "{refused}");
+        let held = |rig: &Rig| (rig.settings(), rig.allocations().len(), rig.engine().core.store.all().len());
+        assert_eq!(held(&rig), (of_pod, 1, 1), "nothing changes under the VM");
+        let touched = |asked: &KernelRequest| {
+            matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_) | KernelRequest::Reset(_))
+        };
+        assert_eq!(rig.count(touched), 0);
+        end(&rig);
+        rig.reap();
+        assert_eq!(held(&rig), (settings.clone(), 0, 0));
+        let expected = home.filter(|_| comes_home);
+        assert_eq!(forget_index(rig.at_home()), forget_index(expected));
+        rig.call(rig.request(Command::Add, "c2", &config(""))).unwrap();
+        assert_eq!(rig.settings(), settings, "the next pod has nothing of the last one's");
+    }
+}
+
+#[test]
+fn a_pools_vf_whose_vm_outlives_the_del_is_left_to_its_pool() {
+    let rig = pools::kept(pools::POOL);
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
+    rig.kernel.set_group(GROUP - 1, IommuGroup::InUse);
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!((rig.settings().vlan.unwrap().id, rig.engine().core.store.all().len()), (100, 0));
 }

@@ -1,6 +1,7 @@
 //! The netdev of a VF on its way back: from the pod, from a namespace that died, or from an ADD that failed half way. From the
 //! record alone; it may be begun again at any step.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use fairlead_cni::CniError;
@@ -36,7 +37,8 @@ pub(crate) fn find(
     }
 }
 
-/// Restores the VF of an attachment: everything as it was, but for what waits for a carrier, or what its pod has left for good.
+/// Restores the VF of an attachment: everything as it was, but for what waits for a carrier or for the end of a process, or what its
+/// pod has left for good.
 pub(crate) fn undo(
     kinds: &Kinds,
     attachment: &Attachment,
@@ -59,7 +61,10 @@ pub(crate) fn undo(
     failpoint::pass("del.home");
     let mut host = sriov.kernel.host().map_err(told)?;
     leaving.turn_away_others(kinds.kernel.as_ref(), own).map_err(told)?;
-    let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(Undone::Whole) };
+    let device = match under_its_driver(sriov, attachment, vf)? {
+        ControlFlow::Continue(device) => device,
+        ControlFlow::Break(undone) => return Ok(undone),
+    };
     let Some(link) = netdev_at_home(sriov, attachment, vf, host.as_mut())? else { return Ok(Undone::Whole) };
     // Not before the netdev has left the pod: until then the pod must stay on its VLAN.
     let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &device, link, netdev.was.mac)?;
@@ -110,40 +115,48 @@ fn doing(attachment: &Attachment, vf: &VfRecord, error: &NetError) -> CniError {
     errors::kernel(&attachment.key.network, &format!("bringing VF {} home", vf.address), error)
 }
 
-/// The VF under its driver, if it is still there and nobody has given it another.
-fn what_is_left(
+/// The VF under its driver; or, where it is gone or somebody has given it another driver, what its undo has come to by that.
+fn under_its_driver(
     sriov: &SriovServices,
     attachment: &Attachment,
     vf: &VfRecord,
-) -> Result<Option<VfDevice>, CniError> {
-    let Some(device) = sriov.still_there(vf)? else { return Ok(None) };
+) -> Result<ControlFlow<Undone, VfDevice>, CniError> {
+    let Some(device) = sriov.still_there(vf)? else { return Ok(ControlFlow::Break(Undone::Whole)) };
     match &device.driver {
         Some(driver) if *driver == vf.driver => {}
-        Some(_) => return leave_to_another(sriov, attachment, vf, &device).map(|()| None),
+        Some(_) => return leave_to_another(sriov, attachment, vf, &device).map(ControlFlow::Break),
         // It was being bound anew, or somebody took it away.
         None => sriov
             .kernel
             .bind(&vf.address.to_string(), &vf.driver, Override::Keep)
             .map_err(|e| doing(attachment, vf, &e))?,
     }
-    Ok(Some(device))
+    Ok(ControlFlow::Continue(device))
 }
 
-/// A VF that somebody has bound to another driver keeps that; the settings of its pod it does not keep, unless a
-/// process has it by now.
+/// A VF that somebody has bound to another driver keeps that; the settings of its pod it does not keep. While a process has it they stay,
+/// and the attachment with them: the VM of a pod can outlive its DEL, and nobody else would ever take them back.
 fn leave_to_another(
     sriov: &SriovServices,
     attachment: &Attachment,
     vf: &VfRecord,
     device: &VfDevice,
-) -> Result<(), CniError> {
+) -> Result<Undone, CniError> {
     let under_vfio = device.driver.as_deref() == Some(VFIO_PCI);
     let process = if under_vfio { sriov.process_with(attachment, device)? } else { None };
-    tracing::warn!(pci = %vf.address, driver = ?device.driver, in_use = process.is_some(),
-        "a lent VF has another driver now: it is left to whoever gave it that");
+    let in_use = process.is_some();
+    // Its pool gives it its settings back by itself, when nobody uses it any more.
+    let owed = !vf.before.is_empty() && !sriov.pools.restores_settings(vf.address);
     // Settings are never changed under a process that drives the VF.
-    let waits = if process.is_some() { None } else { sriov.undo_settings(vf, device)? };
-    AwaitsCarrier::refuse(waits)
+    let waits = match process {
+        Some(why) if owed => return Ok(Undone::Away(why)),
+        Some(_) => None,
+        None => sriov.undo_settings(vf, device)?,
+    };
+    AwaitsCarrier::refuse(waits)?;
+    tracing::warn!(pci = %vf.address, driver = ?device.driver, in_use,
+        "a lent VF has another driver now: it is left to whoever gave it that");
+    Ok(Undone::Whole)
 }
 
 /// Restores the settings that ADD changed; only what differs is sent.
