@@ -216,7 +216,9 @@ def schema():
         # A parent chart's, which Helm hands to every chart below.
         "global": {"type": "object"},
     } | extras()
-    return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values) | settings_of_multus()
+    # With `--reuse-values` a release of an older chart has none of these: the daemon would leave every node with a taint.
+    required = ["priorityClassName", "tolerations"]
+    return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values, required=required) | settings_of_multus()
 
 
 def settings_of_multus():

@@ -406,7 +406,7 @@ chart_refuses() {
         'extraVolumeMounts[0].name=x' 'extraVolumeMounts[0].name=x,extraVolumeMounts[0].mountPath=x' \
         'extraCapabilities[0]=CAP_CHOWN' 'extraCapabilities[0]=chown' vswitch.cpus=4 'vswitch.args[0]=--cpu=4' \
         'vswitch.args[0]=--socket=/x' 'vswitch.args[0]=--cpus' 'vswitch.args[0]=--storm-frames=0' vswitch.resources.limit.memory=1Gi vswitch.updateStrategy.type=Recreate \
-        updateStrategy.type=Recreate updateStrategy.rollingUpdate.maxSurge=1 affinity.nodeaffinity.x=y 'tolerations[0].keys=x' priorityClassName= openshift=yes \
+        updateStrategy.type=Recreate updateStrategy.rollingUpdate.maxSurge=1 affinity.nodeaffinity.x=y 'tolerations[0].keys=x' priorityClassName= priorityClassName=null tolerations=null openshift=yes \
         config.metrics.listen=0.0.0.0:9808 config.metrics.listen=0.0.0.0:9808,config.metrics.tokenReview=false multusDaemonConfig=x \
         config.devicePluginConfig= config.kubeconfig= config.nodeName= config.delegateCgroup= config.devicePluginResourcePrefix=Intel.com; do
         ! helm template fairlead "$ROOT/deploy/helm/fairlead" --set "$value" >/dev/null 2>&1 || { echo "the chart takes $value"; return 1; }

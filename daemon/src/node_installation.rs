@@ -296,8 +296,7 @@ impl NodeInstallation {
     fn tell_of_replaced(&self, replaced: NodeInstallationError) {
         self.metrics.network_displaced.set(1);
         self.log(&Err(replaced));
-        let looks = self.seen.lock().as_ref().map_or(0, |seen| seen.replaced);
-        *self.seen.lock() = Some(NodeNetwork::unknown(self.failing(), looks.saturating_add(1)));
+        *self.seen.lock() = Some(NodeNetwork::unknown(self.failing()));
     }
 
     /// Why the node is not as it should be, as it was told last.

@@ -64,9 +64,8 @@ fn node_network(network: &Value, extent: Extent) -> String {
         return String::new();
     }
     let word = |key: &str| network[key].as_str();
-    let is_seen = network["replaced"].as_u64().unwrap_or_default() == 0;
     let taken = match (network["fairlead"] == true, word("clusterNetwork"), word("file")) {
-        _ if !is_seen => "unknown".to_owned(),
+        _ if network["replaced"] == true => "unknown".to_owned(),
         (true, Some(first), _) => format!("Fairlead (cluster network {})", name(first, extent)),
         (true, None, _) => "Fairlead".to_owned(),
         (false, _, Some(file)) => format!("not Fairlead: {}", sentence(file, extent)),
@@ -158,7 +157,8 @@ mod tests {
         );
         let none = json!({ "file": null, "fairlead": false, "clusterNetwork": null, "failing": null });
         assert_eq!(told(none), ["node network: not Fairlead: the conf dir has no network"]);
-        let replaced = json!({ "file": null, "fairlead": false, "failing": "another net.d", "replaced": 1 });
+        let replaced =
+            json!({ "file": null, "fairlead": false, "failing": "another net.d", "replaced": true });
         assert_eq!(told(replaced), ["node network: unknown", "install: not as wanted: another net.d"]);
     }
 

@@ -170,7 +170,7 @@ impl StatusRun {
             env: &self.env,
             of_tenant: *of_tenant,
         };
-        delegates.run_to_its_end(&DelegateCall {
+        let done = delegates.run_to_its_end(&DelegateCall {
             command: Command::Status,
             plugin,
             config,
@@ -179,6 +179,11 @@ impl StatusRun {
             patience: Duration::MAX,
             cancelled: &|| self.verdicts.state.lock().is_ending,
             is_ours: self.is_ours,
+        })?;
+        Ok(match done {
+            // Nobody reads it, and it would be kept.
+            DelegateOutcome::Output(_) => DelegateOutcome::Output(String::new()),
+            DelegateOutcome::Ours => done,
         })
     }
 }

@@ -10,9 +10,6 @@ use std::sync::OnceLock;
 use super::{NodeInstallationError, SeenNetwork};
 use crate::conf_dir::Directories;
 
-/// So many looks in a row make sure that it lasts: an upgrade of the node may be at work.
-const LASTING: u32 = 2;
-
 /// The directories that were the host's at the first look.
 #[derive(Debug, Default)]
 pub(super) struct MountedDirectories(OnceLock<Vec<PathBuf>>);
@@ -39,13 +36,14 @@ impl MountedDirectories {
     }
 }
 
-/// The condition of life: no directory is replaced that only a restart of the container mounts anew. `seen`: what the installer tells.
+/// The condition of life: no directory is replaced that only a restart of the container mounts anew. Whoever asks waits until that lasts:
+/// an upgrade of the node may be at work. `seen`: what the installer tells.
 ///
 /// # Errors
-/// When one is replaced, and that lasts.
+/// When one is replaced.
 pub(crate) fn mounts_are_hosts(seen: &SeenNetwork) -> Result<String, String> {
     match seen.lock().as_ref() {
-        Some(network) if network.replaced >= LASTING => Err(network.failing.clone().unwrap_or_default()),
+        Some(network) if network.replaced => Err(network.failing.clone().unwrap_or_default()),
         _ => Ok(String::new()),
     }
 }

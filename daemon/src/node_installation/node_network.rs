@@ -27,8 +27,8 @@ pub(crate) struct NodeNetwork {
     pub(super) cluster_network: Option<String>,
     /// Why the node is not as `install` of the settings wants it; `None`: it is.
     pub(super) failing: Option<String>,
-    /// How many looks in a row have found a directory replaced on the host: then nobody knows what the runtime takes. 0: none is.
-    pub(super) replaced: u32,
+    /// The host has replaced a directory: nobody knows what the runtime takes.
+    pub(super) replaced: bool,
 }
 
 impl NodeNetwork {
@@ -41,13 +41,13 @@ impl NodeNetwork {
             fairlead: list.as_ref().is_some_and(|list| list.plugin_types().any(|t| t == OWN_TYPE)),
             cluster_network: list.as_ref().and_then(cluster_network_of),
             failing,
-            replaced: 0,
+            replaced: false,
         }
     }
 
     /// That of a node whose directories are not seen.
-    pub(super) fn unknown(failing: Option<String>, replaced: u32) -> NodeNetwork {
-        NodeNetwork { file: None, fairlead: false, cluster_network: None, failing, replaced }
+    pub(super) fn unknown(failing: Option<String>) -> NodeNetwork {
+        NodeNetwork { file: None, fairlead: false, cluster_network: None, failing, replaced: true }
     }
 }
 

@@ -335,6 +335,14 @@ impl Store {
         state.live.get(id).filter(|a| a.phase != Phase::Silenced).cloned()
     }
 
+    /// Whether this container's interface is attached, to whatever network.
+    pub fn has_attached(&self, container: &str, ifname: &str) -> bool {
+        let is_it = |a: &Arc<Attachment>| {
+            a.phase == Phase::Attached && a.key.container == container && a.key.ifname == ifname
+        };
+        self.lock().live.values().any(is_it)
+    }
+
     /// The attachment of this container's interface in this network, whatever its plugin: the network's type may
     /// have been changed since. Slow; for a DEL that finds nothing under its own key.
     pub fn find_of_any_type(&self, key: &Key) -> Option<Arc<Attachment>> {

@@ -7,15 +7,19 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::mapped_region::MAX_REGION_BYTES;
+use super::memory_bound::AuditBudget;
 use super::{GuestSlice, MappedRegion, RegionError, RegionPlace};
 
 /// The most regions of one guest: what GET_MAX_MEM_SLOTS answers.
 pub(crate) const MAX_REGIONS: usize = 32;
 
-/// About how many pages one call of [`GuestMemory::audit`] asks for: less than a millisecond.
+/// About how many pages one call of [`GuestMemory::audit`] asks for, and for how long.
 const AUDITED_AT_ONCE: u32 = 512;
+/// See [`AUDITED_AT_ONCE`].
+const AUDIT_LASTS: Duration = Duration::from_millis(1);
 
 /// The region of the last look-up: most frames lie in one region.
 #[derive(Debug, Default)]
@@ -114,8 +118,8 @@ impl GuestMemory {
 
     /// Gives back what was counted for some pages that are gone, the next at each call; true if all were looked at since it last was.
     pub(crate) fn audit(&self) -> bool {
-        let mut left = AUDITED_AT_ONCE;
-        let is_done = self.regions.iter().all(|region| region.audit(&mut left));
+        let mut budget = AuditBudget::new(AUDITED_AT_ONCE, AUDIT_LASTS);
+        let is_done = self.regions.iter().all(|region| region.audit(&mut budget));
         if is_done {
             self.regions.iter().for_each(|region| region.audit_anew());
         }

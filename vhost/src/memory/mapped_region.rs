@@ -16,7 +16,7 @@ use vm_memory::{FileOffset, MmapRegion};
 
 use super::GuestFile;
 use super::lost_pages::{self, Watch};
-use super::memory_bound::{PortAccount, RegionAccount};
+use super::memory_bound::{AuditBudget, PortAccount, RegionAccount};
 
 /// The most bytes that one region may have: 1 TiB. The process has 128 TiB of addresses for all guests.
 pub(crate) const MAX_REGION_BYTES: u64 = 1 << 40;
@@ -218,9 +218,9 @@ impl MappedRegion {
         self.watch.as_ref().is_some_and(Watch::cost_too_much)
     }
 
-    /// Goes on with the audit of what it costs, for some more than `left` pages at most; true if that is done.
-    pub(super) fn audit(&self, left: &mut u32) -> bool {
-        self.account.as_ref().is_none_or(|account| account.audit(left))
+    /// Goes on with the audit of what it costs; true if that is done.
+    pub(super) fn audit(&self, budget: &mut AuditBudget) -> bool {
+        self.account.as_ref().is_none_or(|account| account.audit(budget))
     }
 
     /// Has the next audit begin at the start.

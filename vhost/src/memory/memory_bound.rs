@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use parking_lot::Mutex;
@@ -42,6 +43,25 @@ const MOST_IN_A_ROW: u64 = 8;
 /// The most files that are watched. One that is gone brings two events, and the kernel keeps 16,384 until they are read
 /// (`fs.inotify.max_queued_events`): none is lost, and with it what was to be given back.
 const WATCHES: usize = 8_000;
+
+/// What one call of an audit may take of the connection thread, which all ports share. To ask for a page takes 1 to 2 µs, and for one that
+/// was swapped out as long as it takes to read it.
+pub(super) struct AuditBudget {
+    pages: u32,
+    until: Instant,
+}
+
+impl AuditBudget {
+    /// Some more than so many pages (those of the last 64 are asked for to the end), for as long at most.
+    pub(super) fn new(pages: u32, lasting: Duration) -> AuditBudget {
+        AuditBudget { pages, until: Instant::now() + lasting }
+    }
+
+    fn spend(&mut self, pages: u32) {
+        let is_late = pages > 0 && Instant::now() >= self.until;
+        self.pages = if is_late { 0 } else { self.pages.saturating_sub(pages) };
+    }
+}
 
 /// How much the guests' memory may cost, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -365,16 +385,16 @@ impl RegionAccount {
         }
     }
 
-    /// Gives back what was counted for pages that are gone. Goes on where the last call ended, until some more than `left` pages were asked
-    /// for (1 to 2 µs each), or to the end of the region; true there. To look for the next page takes some ms in the largest region.
-    pub(super) fn audit(&self, left: &mut u32) -> bool {
+    /// Gives back what was counted for pages that are gone. Goes on where the last call ended, until the budget is spent or to the end of
+    /// the region; true there. To look for the next page takes some ms in the largest region.
+    pub(super) fn audit(&self, budget: &mut AuditBudget) -> bool {
         let mut at = self.audited.load(Ordering::Relaxed);
-        while *left > 0
+        while budget.pages > 0
             && let Some(word) = self.brought_in.get(at)
         {
             let marked = word.load(Ordering::SeqCst);
-            *left = left.saturating_sub(marked.count_ones());
             set_bits(marked).for_each(|number| self.audit_page(word, at, number));
+            budget.spend(marked.count_ones());
             at += 1;
         }
         self.audited.store(at, Ordering::Relaxed);

@@ -46,9 +46,14 @@ impl Engine {
             default.map_err(|error| self.told_of(asked.as_ref(), error))?;
         let Some(asked) = asked else { return self.add_list(request, &list, None, &|_, result| Ok(result)) };
         let of_default = own.as_ref().map_or(0, |own| own.text);
-        let definitions =
-            self.definitions_of_others(&asked, of_default, (request.sandbox, &request.waiting))?;
-        let networks = (&asked, definitions.as_slice());
+        let definitions = self.definitions_of_others(&asked, of_default, (request.sandbox, &request.waiting));
+        // An ADD that is made again has its answer on record, whatever became of the definitions.
+        if let Err(error) = &definitions
+            && !self.core.store.has_attached(&request.key.container, &request.key.ifname)
+        {
+            return Err(self.told_of(Some(&asked), error.clone()));
+        }
+        let networks = (&asked, &definitions);
         let answer = match own {
             None => {
                 let others = (request.sandbox, AllocatedDevices::default());
@@ -81,7 +86,7 @@ impl Engine {
     fn add_pod(
         &self,
         request: &mut AttachmentRequest<'_>,
-        (asked, definitions): (&PodNetworks, &[FoundDefinition]),
+        (asked, definitions): (&PodNetworks, &Result<Vec<FoundDefinition>, CniError>),
         (list, namespace): (&ConfList, Option<&Arc<str>>),
         lacking: Option<&str>,
         (of_others, devices): (Sandbox<'_>, AllocatedDevices),
@@ -91,9 +96,11 @@ impl Engine {
         // Those beside the default network are told where they fail, in their own words.
         let told = Cell::new(false);
         let others = |first: &FirstNetwork<'_>, result| {
-            let networks = (asked, definitions);
-            let attached =
-                self.attach_others(networks, (of_others, &waiting), first, (devices.take(), result));
+            let definitions = definitions.as_ref().map_err(|error| self.told_of(Some(asked), error.clone()));
+            let attached = definitions.and_then(|definitions| {
+                let networks = (asked, definitions.as_slice());
+                self.attach_others(networks, (of_others, &waiting), first, (devices.take(), result))
+            });
             told.set(attached.is_err());
             attached
         };

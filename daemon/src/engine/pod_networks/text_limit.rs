@@ -18,8 +18,8 @@ use crate::engine::attachment_request::Sandbox;
 const MOST_TEXT: usize = 256 << 10;
 
 impl Engine {
-    /// The definitions of what a pod has beside its default network, in the pod's order, before anything of the pod is made.
-    /// `of_default`: how much text the definition of a default network has that the pod has chosen, in bytes.
+    /// The definitions of what a pod has beside its default network, in the pod's order, before anything of the pod is made. The pod is not
+    /// told of an error yet. `of_default`: how much text the definition of a default network has that the pod has chosen, in bytes.
     ///
     /// # Errors
     /// Why a definition cannot be had; code 7 where the pod's networks bring too much text.
@@ -38,8 +38,7 @@ impl Engine {
             found.map_err(|error| in_words_of_the_pod(&of.pod, (&selection.reference(), interface), error))
         });
         let found: Result<Vec<FoundDefinition>, CniError> = found.collect();
-        let found = found.and_then(|found| of.must_be_short(text).map(|()| found));
-        found.map_err(|error| self.told(&of.pod, error))
+        found.and_then(|found| of.must_be_short(text).map(|()| found))
     }
 }
 
@@ -65,6 +64,7 @@ impl PodNetworks {
 fn length_of(definition: &Definition, selection: &NetworkSelection) -> Result<usize, CniError> {
     match selection.object {
         ObjectKind::OfEveryPod => Ok(0),
+        _ if selection.cni_args.is_empty() => Ok(definition.config.as_ref().map_or(0, |text| text.len())),
         ObjectKind::NetworkAttachmentDefinition | ObjectKind::Network => {
             text_of(definition, selection, None).map(|text| text.len())
         }

@@ -241,17 +241,42 @@ fn k14_an_add_that_dies_with_its_undo_is_undone_after_the_restart() {
 
 #[test]
 fn m08_one_network_that_cannot_be_had_undoes_all_and_is_named() {
-    let cluster = Cluster::asking("radio,missing");
+    let cluster = Cluster::new();
     let before = cluster.rig.state();
-    let told = cluster.add().unwrap_err();
-    cluster.rig.reap();
-    assert_eq!(cluster.rig.state(), before);
-    for words in ["pod shop/web-0", "shop/missing", "\"net2\""] {
-        assert!(told.msg.contains(words), "{told}");
+    // The one is not there, which is seen before anything is made, and the other cannot be attached.
+    let undeclared =
+        r#"[{"name":"radio"},{"name":"oam","portMappings":[{"hostPort":8080,"containerPort":80}]}]"#;
+    for (asked, named, makes_some) in
+        [("radio,missing", "shop/missing", false), (undeclared, "shop/oam", true)]
+    {
+        cluster.api.put_pod(&web(), &[(NETWORKS, asked)]);
+        cluster.rig.kernel.forget_calls();
+        let told = cluster.add().unwrap_err();
+        assert_eq!(!cluster.rig.ops().is_empty(), makes_some, "{named}");
+        cluster.rig.reap();
+        assert_eq!(cluster.rig.state(), before);
+        for words in ["pod shop/web-0", named, "\"net2\""] {
+            assert!(told.msg.contains(words), "{told}");
+        }
+        let (pod, event) = cluster.api.warnings().pop().unwrap();
+        assert_eq!(pod, web());
+        assert!(event.contains(named), "{event}");
     }
-    let (pod, event) = cluster.api.warnings().pop().unwrap();
-    assert_eq!(pod, web());
-    assert!(event.contains("shop/missing"), "{event}");
+}
+
+#[test]
+fn an_add_that_is_made_again_gets_its_answer_although_a_definition_is_gone() {
+    let mut cluster = Cluster::asking("radio,oam");
+    cluster.rig.call_settings.pod_wait = Duration::from_millis(100);
+    cluster.rig.restart();
+    let add = |cluster: &Cluster| {
+        let request = cluster.request(Command::Add);
+        cluster.rig.serve(request, Instant::now(), Duration::from_secs(30)).outcome
+    };
+    let unconfirmed = add(&cluster).unwrap();
+    cluster.api.delete_definition("shop", "oam");
+    assert_eq!(add(&cluster).unwrap(), unconfirmed);
+    assert!(cluster.api.warnings().is_empty(), "{:?}", cluster.api.warnings());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Whether kubelet has given the pod a device that its network names: a device that a device plugin serves is the pod's that
 //! kubelet gave it to, whatever a network's configuration says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
@@ -39,6 +39,11 @@ struct Announced {
     devices: BTreeMap<String, AnnouncedDevice>,
     /// The resource of each device that a pod has, by the device's id.
     given: BTreeMap<String, String>,
+    /// The resources that are announced, or were lately: since when they are absent. Plugins that count their devices have the same ids,
+    /// so they are no mere values of the above.
+    resources: BTreeMap<String, Option<Instant>>,
+    /// The resources of which pods have something.
+    given_of: BTreeSet<String>,
     /// When kubelet was asked last, whether or not it answered.
     asked: Option<Instant>,
     /// It answered then.
@@ -68,14 +73,21 @@ impl AnnouncedDevices {
         }
         let device = |resource| AnnouncedDevice { resource, absent_since: None };
         known.devices.extend(by_id(all).map(|(id, resource)| (id, device(resource))));
+        for absent_since in known.resources.values_mut() {
+            absent_since.get_or_insert(now);
+        }
+        known.resources.extend(all.iter().map(|devices| (devices.resource.clone(), None)));
         let is_remembered = |since: Instant| now.duration_since(since) < REMEMBERED;
         known.devices.retain(|_, device| device.absent_since.is_none_or(is_remembered));
+        known.resources.retain(|_, absent_since| absent_since.is_none_or(is_remembered));
     }
 
     /// Keeps what pods have.
     fn note_given(&self, all: &[ResourceDevices]) {
-        let given = by_id(all).collect();
-        self.0.lock().given = given;
+        let (given, given_of) =
+            (by_id(all).collect(), all.iter().map(|devices| devices.resource.clone()).collect());
+        let mut known = self.0.lock();
+        (known.given, known.given_of) = (given, given_of);
     }
 
     /// Kubelet was asked. Where it has not answered, what it said before stands.
@@ -107,8 +119,7 @@ impl AnnouncedDevices {
     /// Whether devices of a resource are announced, were lately, or are pods'.
     pub(super) fn has(&self, resource: &str) -> bool {
         let known = self.0.lock();
-        let mut resources = known.devices.values().map(|device| &device.resource).chain(known.given.values());
-        resources.any(|one| one == resource)
+        known.resources.contains_key(resource) || known.given_of.contains(resource)
     }
 
     /// Whether a VF that `is` one of those meant is announced, or was lately.
@@ -304,6 +315,16 @@ mod tests {
         assert_eq!(resources(&known), [radio, None]);
         known.note_given(&[]);
         assert_eq!(resources(&known), [None, None]);
+    }
+
+    #[test]
+    fn resources_whose_plugins_count_their_devices_are_told_apart() {
+        let (known, other) = (AnnouncedDevices::default(), "rdma/hca_b");
+        known.note_announced(&[devices(RADIO, &["0", "1"]), devices(other, &["0", "1"])], Instant::now());
+        assert!(known.has(RADIO) && known.has(other));
+        let given = AnnouncedDevices::default();
+        given.note_given(&[devices(RADIO, &["0"]), devices(other, &["0"])]);
+        assert!(given.has(RADIO) && given.has(other) && !given.has("rdma/hca_c"));
     }
 
     #[test]
