@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const CASE: &str = "silence";
 
-/// Runs `silence`.
+/// Runs `silence`: how long links live on after the last DEL is answered.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     ours_waiting::after_the_others(bench, |bench| rounds(bench, settings))
 }

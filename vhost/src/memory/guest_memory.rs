@@ -16,9 +16,9 @@ use super::{GuestSlice, MappedRegion, RegionError, RegionPlace};
 /// The most regions of one guest: what GET_MAX_MEM_SLOTS answers.
 pub(crate) const MAX_REGIONS: usize = 32;
 
-/// About how many pages one call of [`GuestMemory::audit`] asks for, and for how long.
+/// About how many pages one call of [`GuestMemory::audit`] asks for.
 const AUDITED_AT_ONCE: u32 = 512;
-/// See [`AUDITED_AT_ONCE`].
+/// For how long it asks at most: pages that were swapped out are read back.
 const AUDIT_LASTS: Duration = Duration::from_millis(1);
 
 /// The region of the last look-up: most frames lie in one region.

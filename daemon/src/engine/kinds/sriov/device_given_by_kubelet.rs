@@ -33,28 +33,20 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedDevices(Mutex<Announced>);
 
+/// A device by its id and its resource: plugins that count their devices have the same ids.
+type Device = (String, String);
+
 #[derive(Debug, Default)]
 struct Announced {
-    /// What device plugins announce, or did lately, by the device's id.
-    devices: BTreeMap<String, AnnouncedDevice>,
-    /// The resource of each device that a pod has, by the device's id.
-    given: BTreeMap<String, String>,
-    /// The resources that are announced, or were lately: since when they are absent. Plugins that count their devices have the same ids,
-    /// so they are no mere values of the above.
-    resources: BTreeMap<String, Option<Instant>>,
-    /// The resources of which pods have something.
-    given_of: BTreeSet<String>,
+    /// What device plugins announce, or did lately, with when the first answer came that did not have it any more; `None`: the last one
+    /// had it.
+    devices: BTreeMap<Device, Option<Instant>>,
+    /// What pods have.
+    given: BTreeSet<Device>,
     /// When kubelet was asked last, whether or not it answered.
     asked: Option<Instant>,
     /// It answered then.
     is_answered: bool,
-}
-
-#[derive(Debug)]
-struct AnnouncedDevice {
-    resource: String,
-    /// When the first answer came that did not have it any more; `None`: the last one had it.
-    absent_since: Option<Instant>,
 }
 
 impl Announced {
@@ -62,32 +54,35 @@ impl Announced {
         let is_recent = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);
         is_recent && (self.is_answered || !must_be_told)
     }
+
+    /// All that is known: what is announced, or was lately, and then what pods have.
+    fn all(&self) -> impl Iterator<Item = &Device> {
+        self.devices.keys().chain(&self.given)
+    }
+
+    /// The device of this id that is announced, or was announced last.
+    fn announced_last(&self, id: &str) -> Option<(&Device, &Option<Instant>)> {
+        let of_id = self.devices.range(from(id)..).take_while(|(device, _)| device.0 == id);
+        of_id.max_by_key(|(_, absent_since)| (absent_since.is_none(), **absent_since))
+    }
 }
 
 impl AnnouncedDevices {
     /// Keeps what device plugins announce `now`.
     fn note_announced(&self, all: &[ResourceDevices], now: Instant) {
         let mut known = self.0.lock();
-        for device in known.devices.values_mut() {
-            device.absent_since.get_or_insert(now);
-        }
-        let device = |resource| AnnouncedDevice { resource, absent_since: None };
-        known.devices.extend(by_id(all).map(|(id, resource)| (id, device(resource))));
-        for absent_since in known.resources.values_mut() {
+        for absent_since in known.devices.values_mut() {
             absent_since.get_or_insert(now);
         }
-        known.resources.extend(all.iter().map(|devices| (devices.resource.clone(), None)));
+        known.devices.extend(each_of(all).map(|device| (device, None)));
         let is_remembered = |since: Instant| now.duration_since(since) < REMEMBERED;
-        known.devices.retain(|_, device| device.absent_since.is_none_or(is_remembered));
-        known.resources.retain(|_, absent_since| absent_since.is_none_or(is_remembered));
+        known.devices.retain(|_, absent_since| absent_since.is_none_or(is_remembered));
     }
 
     /// Keeps what pods have.
     fn note_given(&self, all: &[ResourceDevices]) {
-        let (given, given_of) =
-            (by_id(all).collect(), all.iter().map(|devices| devices.resource.clone()).collect());
-        let mut known = self.0.lock();
-        (known.given, known.given_of) = (given, given_of);
+        let given = each_of(all).collect();
+        self.0.lock().given = given;
     }
 
     /// Kubelet was asked. Where it has not answered, what it said before stands.
@@ -99,15 +94,16 @@ impl AnnouncedDevices {
     /// The resource of a device that is announced, was lately, or is a pod's.
     fn resource_of(&self, id: &str) -> Option<String> {
         let known = self.0.lock();
-        let announced = || known.devices.get(id).map(|device| &device.resource);
-        known.given.get(id).or_else(announced).cloned()
+        let mut given = known.given.range(from(id)..).take_while(|device| device.0 == id);
+        let device = given.next().or_else(|| known.announced_last(id).map(|(device, _)| device));
+        device.map(|(_, resource)| resource.clone())
     }
 
     /// Whether nobody need be asked of a device: it is announced, or the last answer is new. `must_be_told`: kubelet's silence does not
     /// count as an answer.
     fn is_settled(&self, id: &str, must_be_told: bool) -> bool {
         let known = self.0.lock();
-        let is_announced = known.devices.get(id).is_some_and(|device| device.absent_since.is_none());
+        let is_announced = known.announced_last(id).is_some_and(|(_, absent_since)| absent_since.is_none());
         is_announced || known.is_fresh(must_be_told)
     }
 
@@ -118,30 +114,30 @@ impl AnnouncedDevices {
 
     /// Whether devices of a resource are announced, were lately, or are pods'.
     pub(super) fn has(&self, resource: &str) -> bool {
-        let known = self.0.lock();
-        known.resources.contains_key(resource) || known.given_of.contains(resource)
+        self.0.lock().all().any(|(_, of)| of == resource)
     }
 
     /// Whether a VF that `is` one of those meant is announced, or was lately.
     fn announces(&self, is: impl Fn(PciAddr) -> bool) -> bool {
-        let ids: Vec<String> = self.0.lock().devices.keys().cloned().collect();
+        let ids: Vec<String> = self.0.lock().devices.keys().map(|(id, _)| id.clone()).collect();
         ids.iter().any(|id| id.parse::<PciAddr>().is_ok_and(&is))
     }
 
     /// A VF that a device plugin serves and that `is` the one, and its resource.
     fn vf(&self, is: impl Fn(PciAddr) -> bool) -> Option<(PciAddr, String)> {
         // Sysfs is read without the lock.
-        let known = self.0.lock();
-        let mut resources = known.given.clone();
-        resources.extend(known.devices.iter().map(|(id, device)| (id.clone(), device.resource.clone())));
-        drop(known);
-        let mut vfs = resources.into_iter().filter_map(|(id, resource)| Some((id.parse().ok()?, resource)));
+        let all: Vec<Device> = self.0.lock().all().cloned().collect();
+        let mut vfs = all.into_iter().filter_map(|(id, resource)| Some((id.parse().ok()?, resource)));
         vfs.find(|(address, _)| is(*address))
     }
 }
 
-/// The devices by their ids, each with its resource.
-fn by_id(all: &[ResourceDevices]) -> impl Iterator<Item = (String, String)> {
+/// The least device of this id.
+fn from(id: &str) -> Device {
+    (id.to_owned(), String::new())
+}
+
+fn each_of(all: &[ResourceDevices]) -> impl Iterator<Item = Device> {
     all.iter().flat_map(|devices| devices.ids.iter().map(move |id| (id.clone(), devices.resource.clone())))
 }
 
