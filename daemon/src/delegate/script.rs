@@ -4,6 +4,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::Parameters;
+
+/// What a plugin is told of a call in a test, and where it lies.
+pub(crate) fn parameters(path: &str) -> Parameters<'_> {
+    Parameters { container_id: "c1", netns: "/n", ifname: "eth0", args: "", path, env: &[], of_tenant: false }
+}
+
 /// Writes an executable script, by way of another process: while this one had the file open for writing, another test
 /// could fork and keep it so, and the script could not be executed ("text file busy").
 pub(crate) fn write(path: &Path, body: &str) {

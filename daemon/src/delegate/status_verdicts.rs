@@ -226,20 +226,11 @@ mod tests {
 
         fn with<T>(&self, config: &str, patience: Duration, then: impl FnOnce(&DelegateCall<'_>) -> T) -> T {
             let path = self.dir.path().display().to_string();
-            let parameters = Parameters {
-                container_id: "c1",
-                netns: "/n",
-                ifname: "eth0",
-                args: "A=b",
-                path: &path,
-                env: &[],
-                of_tenant: false,
-            };
             then(&DelegateCall {
                 command: Command::Status,
                 plugin: "p",
                 config,
-                parameters,
+                parameters: Parameters { args: "A=b", ..script::parameters(&path) },
                 time_limit: Duration::from_secs(60),
                 patience,
                 cancelled: &|| false,

@@ -43,15 +43,7 @@ impl Plugins {
             self.path(),
             [("TRACEPARENT".to_owned(), "00-1".to_owned()), ("CNI_IFNAME".into(), "caller0".into())],
         );
-        let parameters = Parameters {
-            container_id: "c1",
-            netns: "/n",
-            ifname: "eth0",
-            args: "A=b",
-            path: &path,
-            env: &env,
-            of_tenant: false,
-        };
+        let parameters = Parameters { args: "A=b", env: &env, ..script::parameters(&path) };
         let call = DelegateCall {
             command,
             plugin,
@@ -200,15 +192,7 @@ fn the_result_of_a_plugin_is_bounded_where_a_tenants_definition_names_it() {
     plugins.script("p", r#"printf '{"dns":{"domain":"'; head -c 131072 /dev/zero | tr '\0' x; printf '"}}'"#);
     let (path, empty_dirs) = (plugins.path(), plugins.0.path().join("empty"));
     let run = |command, of_tenant| {
-        let parameters = Parameters {
-            container_id: "c1",
-            netns: "/n",
-            ifname: "eth0",
-            args: "",
-            path: &path,
-            env: &[],
-            of_tenant,
-        };
+        let parameters = Parameters { of_tenant, ..script::parameters(&path) };
         let call = DelegateCall {
             command,
             plugin: "p",
@@ -284,15 +268,7 @@ fn our_own_executable_is_not_started() {
     let mark = plugins.0.path().join("started");
     plugins.script("macvlan", &format!("touch {}", mark.display()));
     let path = plugins.path();
-    let parameters = Parameters {
-        container_id: "c",
-        netns: "",
-        ifname: "eth0",
-        args: "",
-        path: &path,
-        env: &[],
-        of_tenant: false,
-    };
+    let parameters = Parameters { container_id: "c", netns: "", ..script::parameters(&path) };
     let is_ours = |file: &File| io::read_to_string(file).unwrap().contains("/started");
     let call = DelegateCall {
         command: Command::Add,
@@ -359,15 +335,7 @@ fn the_reference_host_local_allocates_and_releases_as_a_delegate() {
         r#"{{"cniVersion":"1.0.0","name":"n","type":"x","ipam":{{"type":"host-local","dataDir":"{}","subnet":"10.9.0.0/24"}}}}"#,
         data.path().display()
     );
-    let parameters = Parameters {
-        container_id: "c",
-        netns: "/n",
-        ifname: "eth0",
-        args: "",
-        path: "/usr/lib/cni",
-        env: &[],
-        of_tenant: false,
-    };
+    let parameters = Parameters { container_id: "c", ..script::parameters("/usr/lib/cni") };
     let call = |command| DelegateCall {
         command,
         plugin: "host-local",

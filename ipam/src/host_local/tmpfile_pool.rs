@@ -124,46 +124,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn files_are_ready_without_a_name_and_more_are_made_when_they_are_used_up() {
+    fn pool() -> (tempfile::TempDir, Arc<TmpfilePool>) {
         let dir = tempfile::tempdir().unwrap();
         let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
-        let pool =
-            TmpfilePool::new(&fd, "boot".into(), Background::start(Box::new(|| false)).unwrap()).unwrap();
-        let taken: Vec<Tmpfile> = (0..3 * READY).map(|_| pool.take(70).unwrap()).collect();
-        assert_eq!(taken.len(), 3 * READY);
+        let background = Background::start(Box::new(|| false)).unwrap();
+        (dir, TmpfilePool::new(&fd, "boot".into(), background).unwrap())
+    }
+
+    fn until_ready(pool: &TmpfilePool, files: usize) {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while pool.ready.lock().len() < READY / 2 {
+        while pool.ready.lock().len() < files {
             assert!(std::time::Instant::now() < until);
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn files_are_ready_without_a_name_and_more_are_made_when_they_are_used_up() {
+        let (dir, pool) = pool();
+        let taken: Vec<Tmpfile> = (0..3 * READY).map(|_| pool.take(70).unwrap()).collect();
+        assert_eq!(taken.len(), 3 * READY);
+        until_ready(&pool, READY / 2);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn the_filler_is_woken_when_the_call_is_answered() {
-        let dir = tempfile::tempdir().unwrap();
-        let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
-        let background = Background::start(Box::new(|| false)).unwrap();
-        let pool = TmpfilePool::new(&fd, "boot".into(), background).unwrap();
+        let (_dir, pool) = pool();
         let call = AnswerFirst::begin();
         pool.take(70).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(pool.ready.lock().is_empty());
         drop(call);
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while pool.ready.lock().len() < READY {
-            assert!(std::time::Instant::now() < until);
-            std::thread::yield_now();
-        }
+        until_ready(&pool, READY);
     }
 
     #[test]
     fn files_are_as_long_as_the_last_content_and_never_longer_than_any_can_be() {
-        let dir = tempfile::tempdir().unwrap();
-        let fd: OwnedFd = fs::File::open(dir.path()).unwrap().into();
-        let background = Background::start(Box::new(|| false)).unwrap();
-        let pool = TmpfilePool::new(&fd, "boot".into(), background).unwrap();
+        let (_dir, pool) = pool();
         for (last, ready) in [(70, 70), (LONGEST + 1, LONGEST)] {
             pool.ready.lock().clear();
             pool.length.store(last, Ordering::Relaxed);
